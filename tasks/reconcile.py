@@ -87,7 +87,8 @@ async def look_up(reconciler: Reconciler, plans: Plans, before: Runs | None = No
                     fates |= await _look_up(client, asked)
             work = _work(reconciler, plans)
             if load is None and any(is_due(plan, fates, time.time()) for _, some in work for plan in some):
-                names = {one.acting.deployment for one in reconciler.registered.values() if one.acting is not None}
+                acting = (lifecycle.acting for lifecycle in reconciler.registered.values())
+                names = {how.deployment for how in acting if how is not None}
                 async with get_client() as client:
                     load = replace(await read_load(client, names), last_starts=reconciler.last_starts)
     except (TimeoutError, httpx.HTTPError, PrefectException) as error:

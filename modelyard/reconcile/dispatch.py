@@ -131,7 +131,7 @@ Work = Iterable[tuple[Acting, Iterable[Plan]]]
 
 
 def is_due(plan: Plan, runs: Mapping[str, RunFate], now: float) -> bool:
-    """Whether the plan needs a new run."""
+    """Return whether the plan needs a new run."""
     return plan.needs_run and _next(plan, runs, now) is not None
 
 

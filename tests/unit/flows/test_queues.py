@@ -26,7 +26,7 @@ def test_every_deployment_is_in_a_declared_queue_and_runs_that_tenants_cause_nev
     assert set(queues) == set(DECLARED)
     assert queues["shifts"] == {"autoscale", "autoscale-once", "reconcile"}
     assert queues["parents"] == {"onboard"}, "it waits for runs of the others"
-    acting = {one.acting.deployment.partition("/")[2] for one in lifecycles("home") if one.acting}
+    acting = {item.acting.deployment.partition("/")[2] for item in lifecycles("home") if item.acting}
     assert acting <= queues["runs"]
     assert acting == {"deliver", "roll-out", "benchmark"}
 
@@ -38,7 +38,7 @@ def test_shifts_come_first_without_a_limit_and_the_others_leave_them_room_at_a_w
     assert DECLARED["shifts"].limit is None
     assert DECLARED["runs"].limit == PLACES
     bounded = sum(queue.limit for queue in (*QUEUES, DEFAULT) if queue.limit is not None)
-    scheduled = [one for one in read()["deployments"] if one["parameters"].get("shift_seconds")]
+    scheduled = [item for item in read()["deployments"] if item["parameters"].get("shift_seconds")]
     at_a_hand_over = STANDING + 1
     assert len(scheduled) == 2
     assert bounded + len(scheduled) * at_a_hand_over <= LIMIT

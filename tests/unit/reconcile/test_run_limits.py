@@ -47,7 +47,7 @@ class Queue:
 
     def load(self) -> RunLoad:
         active = [
-            ActiveRun(deployment, frozenset(one.subject.key.namespace for one in objects), queued)
+            ActiveRun(deployment, frozenset(item.subject.key.namespace for item in objects), queued)
             for queued, runs in ((False, self.running), (True, self.queued))
             for deployment, objects in runs
         ]
@@ -55,14 +55,14 @@ class Queue:
 
     def tick(self, due: Sequence[tuple[Acting, list[Plan]]], now: float) -> None:
         """Create runs for what is due and not under way yet."""
-        busy = {one.subject for _, objects in (*self.queued, *self.running) for one in objects}
-        work = [(acting, [one for one in plans if one.subject not in busy]) for acting, plans in due]
+        busy = {item.subject for _, objects in (*self.queued, *self.running) for item in objects}
+        work = [(acting, [item for item in plans if item.subject not in busy]) for acting, plans in due]
         made = dispatch(work, {}, now, self.load())
-        by_subject = {one.subject: one for _, plans in work for one in plans}
+        by_subject = {item.subject: item for _, plans in work for item in plans}
         for start in made.starts:
             objects = [by_subject[subject] for subject, _ in start.claims]
             self.queued.append((start.deployment, objects))
-            self.last_starts |= {one.subject.key.namespace: now for one in objects}
+            self.last_starts |= {item.subject.key.namespace: now for item in objects}
         self.waiting = {ref.key: reason for ref, reason in made.waiting.items()}
 
     def poll(self) -> None:
@@ -70,13 +70,13 @@ class Queue:
         while self.queued and len(self.running) < self.limits.places:
             run = self.queued.pop(0)
             self.running.append(run)
-            self.started.append([one.subject.key for one in run[1]])
+            self.started.append([item.subject.key for item in run[1]])
 
     def end(self, number: int, due: Sequence[tuple[Acting, list[Plan]]]) -> None:
         """End one of the running runs: its objects are no longer due."""
         _, ended = self.running.pop(number % len(self.running))
         for _, plans in due:
-            plans[:] = [one for one in plans if one not in ended]
+            plans[:] = [item for item in plans if item not in ended]
 
 
 def test_sixty_deletions_and_sixty_models_of_one_namespace_let_a_neighbour_start_second() -> None:
@@ -176,7 +176,7 @@ def test_no_first_run_waits_for_more_than_one_of_each_other_namespace(
     late_at = len(completions) // 2
     for moment, number in enumerate(moments):
         if moment == late_at:
-            ahead = Counter(one for _, runs in queue.queued for one in {each.subject.key.namespace for each in runs})
+            ahead = Counter(name for _, runs in queue.queued for name in {plan.subject.key.namespace for plan in runs})
             began = len(queue.started)
             due[0][1].append(plan("late", "first"))
         queue.tick(due, NOW + moment)
