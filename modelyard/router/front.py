@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import orjson
 from aiohttp import web
 
+from modelyard.router.body_reader import BodyReader, is_long
 from modelyard.router.exchange import Broken, Exchange, Unanswered
 from modelyard.router.lobby import Full, Lobby
 from modelyard.router.processor_shares import ProcessorShares
@@ -59,6 +60,8 @@ class Front:
         """What requests in progress take."""
         self.shares = ProcessorShares()
         """Processor time of requests in progress."""
+        self.reader = BodyReader()
+        """Reads long bodies."""
         self.leaving = False
         """Whether connections are closed after their answer."""
         self._upstream = upstream
@@ -152,8 +155,7 @@ class Front:
         body = await self._body(http, exchange)
         if isinstance(body, ErrorAnswer):
             return await exchange.refuse(body)
-        async with exchange.account:
-            question = self.decider.question(Arrival(http.method, path, headers, body, exchange.among))
+        question = await self._understood(Arrival(http.method, path, headers, body, exchange.among), exchange)
         record.understood = asyncio.get_running_loop().time()
         if isinstance(question, ErrorAnswer):
             return await exchange.refuse(question)
@@ -165,6 +167,17 @@ class Front:
             return await self._serve(question, principal, headers, exchange)
         finally:
             self._metrics.arrived(label, -1)
+
+    async def _understood(self, arrival: Arrival, exchange: Exchange) -> Question | ErrorAnswer:
+        """Read a request. A long body takes too long to be read while everything else waits."""
+        decider, summary = self.decider, None
+        if is_long(arrival.body):
+            if refused := decider.refusal(arrival):
+                return refused
+            content_type, most_hashed = arrival.headers.get("content-type", ""), decider.configuration.most_hashed
+            summary = await self.reader.read(arrival.body, content_type, most_hashed, exchange.account)
+        async with exchange.account:
+            return decider.question(arrival, summary)
 
     async def _serve(
         self, question: Question, principal: Principal, headers: dict[str, str], exchange: Exchange
@@ -239,6 +252,11 @@ class Front:
                 continue
             if delay := pause(forward, record.attempts, self._random.random()):
                 await asyncio.sleep(delay)
+            if forward.connector is not None and question.request.segments is None and is_long(question.request.raw):
+                segments = await self.reader.find_segments(question.request.raw, exchange.account)
+                if isinstance(segments, ErrorAnswer):
+                    return await exchange.refuse(segments)
+                forward.question = question = question._replace(request=question.request._replace(segments=segments))
             attempt = forward.attempts[0]
             if record.attempts:
                 self._metrics.retried(record.server)

@@ -153,36 +153,36 @@ class FairQueue(Generic[T]):
 class Account:
     """Processor time of one request. ``async with`` it does a slice of work in its turn."""
 
-    __slots__ = ("_began", "_expected", "_owner", "_shares", "used")
+    __slots__ = ("_began", "_expected", "_shares", "owner", "used")
 
     def __init__(self, shares: ProcessorShares, owner: Owner) -> None:
         self.used = 0.0
         """Seconds used."""
-        self._shares, self._owner = shares, owner
+        self._shares, self.owner = shares, owner
         self._expected, self._began = FIRST_GUESS, 0.0
         shares.queue.join(owner)
 
     def charge_to(self, owner: Owner) -> None:
         """Charge this owner from now on."""
-        if owner != self._owner:
+        if owner != self.owner:
             self._shares.queue.join(owner)
-            self._shares.queue.leave(self._owner)
-            self._owner = owner
+            self._shares.queue.leave(self.owner)
+            self.owner = owner
 
     def charge(self, seconds: float) -> None:
         """Charge work that was done elsewhere, such as in another process."""
         self.used += seconds
-        self._shares.queue.charge(self._owner, seconds)
+        self._shares.queue.charge(self.owner, seconds)
 
     def close(self) -> None:
         """Close it: the request is over."""
-        self._shares.queue.leave(self._owner)
+        self._shares.queue.leave(self.owner)
 
     async def __aenter__(self) -> None:
         """Wait for its turn."""
         shares = self._shares
         if shares.queue.waiting or shares.is_busy():
-            await shares.wait(self._owner, self.used, self._expected)
+            await shares.wait(self.owner, self.used, self._expected)
         self._began = shares.clock()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:

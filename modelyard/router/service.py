@@ -202,6 +202,7 @@ class RouterProcess:
         _allow_many_connections()
         async with contextlib.AsyncExitStack() as ends:
             ends.push_async_callback(self._upstream.close)
+            ends.push_async_callback(self.front.reader.close)
             await ends.enter_async_context(self.configured.running(self._under_way, self._elsewhere))
             await self._serve(cluster, ends)
 

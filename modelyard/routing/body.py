@@ -7,7 +7,7 @@ Source: kthena-routing, 6, 8, 14.6 and 15.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -34,15 +34,14 @@ _MOST_VALUES = 1_000_000
 """Commas in a body, so about as many values: a number takes ten times its bytes once it is read."""
 _LONGEST_OPTIONS = 1 << 12
 """Bytes of ``stream_options`` as they are kept."""
-_EXACT = 1 << 18
-"""Bytes of a body up to which members are replaced where they stand."""
-_MOST_TOKENS = 200_000
-"""Members and nested values of a body, about, that are kept byte by byte: some 0.1 s. Beyond, all are written again."""
+_EXACT = 1 << 15
+"""Bytes of a body up to which members are replaced where they stand: 2 ms where it has as many values as it can."""
+_MOST_SEGMENTS = 1000
 
 
 class ModelRequest(NamedTuple):
     """A request's body as sent, and as read. ``span``: where a form names the model; a JSON object has none.
-    ``ids_cut``: the token ids that were counted and not read.
+    ``ids_cut``: the token ids that were counted and not read. ``segments``: those of a long body, where they are known.
 
     The data is many times as large as the bytes: what lasts is ``brief``.
     """
@@ -52,6 +51,7 @@ class ModelRequest(NamedTuple):
     model: str
     span: tuple[int, int] | None = None
     ids_cut: int = 0
+    segments: Sequence[Segment] | None = None
 
     @property
     def streams(self) -> bool:
@@ -61,12 +61,15 @@ class ModelRequest(NamedTuple):
     @property
     def brief(self) -> ModelRequest:
         """With no more of the data than what is asked of a request while it is under way."""
-        return self._replace(data={name: value for name in _ASKED_LATER if _small(value := self.data.get(name))})
+        kept = {name: value for name in _ASKED_LATER if _small(value := self.data.get(name))}
+        return self._replace(data={**dict.fromkeys(name for name in _REMOVED if name in self.data), **kept})
 
 
 _ASKED_LATER = ("stream", "stream_options", "background", "max_completion_tokens", "min_tokens")
 _BOOLEANS = ("stream", "background")
 """Members that decide how tokens are counted. Engines take 1, "1", "on" and more for true."""
+_REMOVED = ("stream", "stream_options", "n", "best_of", "background", "min_tokens", "kv_transfer_params")
+"""Members that calls for prefill and decode lack: their presence is remembered."""
 
 
 def _small(value: Any) -> bool:
@@ -163,7 +166,9 @@ def read_form(raw: bytes, content_type: str) -> ModelRequest | ErrorAnswer:
 def with_changes(request: ModelRequest, changes: Mapping[str, Any]) -> bytes:
     """The body with members set or removed; the very bytes that came where there is nothing to change."""
     if request.span is None:
-        return edited(request.raw, changes)
+        absent = {name for name, value in changes.items() if value is None and name not in request.data}
+        present = {name: value for name, value in changes.items() if name not in absent}
+        return edited(request.raw, present, request.segments)
     start, end = request.span
     return (
         request.raw[:start] + str(changes["model"]).encode() + request.raw[end:] if "model" in changes else request.raw
@@ -291,50 +296,103 @@ def _joined(texts: Sequence[str | None]) -> str | None:
     return "\n".join(given) if given else None
 
 
+class BodySummary(NamedTuple):
+    """What is kept of a request's body in addition to its bytes. ``head``: the start of its prompt."""
+
+    model: str
+    options: Mapping[str, Any]
+    head: str
+    tokens: int
+    span: tuple[int, int] | None = None
+
+
+def summarize(raw: bytes, content_type: str, most_hashed: int) -> BodySummary | ErrorAnswer:
+    """Read a body, JSON or a form: the model it names, its options, and its prompt, of which ``most_hashed``
+    characters are kept."""
+    request = read_form(raw, content_type) if content_type.startswith("multipart/form-data") else read(raw)
+    if isinstance(request, ErrorAnswer):
+        return request
+    prompt = prompt_of(request.data)
+    tokens = estimate(prompt) + request.ids_cut
+    return BodySummary(request.model, request.brief.data, prompt.hashed[:most_hashed], tokens, request.span)
+
+
 def estimate(prompt: Prompt) -> int:
     """Estimate the tokens of a prompt: a quarter of the code points of its text, rounded up, and one for each id."""
     return -(-(len(prompt.text) + prompt.more) // TEXT_CHARACTERS) + prompt.ids
 
 
-def edited(raw: bytes, changes: Mapping[str, Any]) -> bytes:
+def edited(raw: bytes, changes: Mapping[str, Any], segments: Sequence[Segment] | None = None) -> bytes:
     """The object with members set (or, where the value is ``None``, removed); all others as they were.
 
-    In a long body they are set behind all others instead: of two members with one name the last counts for engines.
+    In a long body they are set behind all others instead: of two members with one name the last counts for engines. Its
+    ``segments`` are found where they are needed and not given.
     """
     if not changes:
         return raw
-    if len(raw) > _EXACT and None not in changes.values():
-        end = raw.rindex(b"}")
-        told = (b"," + orjson.dumps(name) + b":" + orjson.dumps(value) for name, value in changes.items())
-        return raw[:end] + b"".join(told) + raw[end:]
-    members = _members(raw)
+    if len(raw) > _EXACT:
+        end, view = raw.rindex(b"}"), memoryview(raw)
+        members = [
+            orjson.dumps(name) + b":" + orjson.dumps(value) for name, value in changes.items() if value is not None
+        ]
+        if None not in changes.values():
+            return b"".join((view[:end], *(b"," + member for member in members), view[end:]))
+        removed = {name for name, value in changes.items() if value is None}
+        kept = [view[one.start : one.end] for one in segments or find_segments(raw, removed) if one.name not in removed]
+        return b"{" + b",".join((*kept, *members)) + view[end:]
+    # Of two with one name the last counts, as for engines.
+    written = {name: raw[value:end].strip(_SPACE) for name, _, value, end in _members(raw)}
     for name, value in changes.items():
         if value is None:
-            members.pop(name, None)
+            written.pop(name, None)
         else:
-            members[name] = orjson.dumps(value)
-    return b"{" + b",".join(orjson.dumps(name) + b":" + value for name, value in members.items()) + b"}"
+            written[name] = orjson.dumps(value)
+    return b"{" + b",".join(orjson.dumps(name) + b":" + value for name, value in written.items()) + b"}"
 
 
-def _members(raw: bytes) -> dict[str, bytes]:
-    """The members of a valid JSON object as they are written. Of two with one name the last counts, as for engines."""
-    found: dict[str, bytes] = {}
-    depth, name, start, named = 1, "", 0, False
-    for count, token in enumerate(_TOKEN.finditer(raw, raw.index(b"{") + 1)):
-        if count > _MOST_TOKENS:
-            return {name: orjson.dumps(value) for name, value in orjson.loads(raw).items()}
+class Segment(NamedTuple):
+    """Members of a JSON object one after the other, without the comma at the end: one that has a name that calls for
+    prefill and decode lack, or (``name`` is empty) those between two of them."""
+
+    name: str
+    start: int
+    end: int
+
+
+def find_segments(raw: bytes, names: Container[str] = _REMOVED) -> list[Segment]:
+    """Find the segments of a valid JSON object, of members with these names.
+
+    Raises ``ValueError`` where they are too many.
+    """
+    segments: list[Segment] = []
+    for name, start, _, end in _members(raw):
+        if name in names:
+            segments.append(Segment(name, start, end))
+        elif segments and not segments[-1].name:
+            segments[-1] = segments[-1]._replace(end=end)
+        else:
+            segments.append(Segment("", start, end))
+        if len(segments) > _MOST_SEGMENTS:
+            raise ValueError(f"{name!r} and other options are in the body more than {_MOST_SEGMENTS // 2} times")
+    return segments
+
+
+def _members(raw: bytes) -> Iterator[tuple[str, int, int, int]]:
+    """Find the members of a valid JSON object: name, and where it, its value and what is behind that begin."""
+    depth, name, start, value = 1, "", 0, 0
+    for token in _TOKEN.finditer(raw, raw.index(b"{") + 1):
         mark = token[0]
-        if depth == 1 and mark[:1] == b'"' and not named:
-            name = orjson.loads(mark)
+        if depth == 1 and mark[:1] == b'"' and not value:
+            name, start = orjson.loads(mark), token.start()
         elif depth == 1 and mark == b":":
-            start, named = token.end(), True
+            value = token.end()
         elif mark in (b"{", b"["):
             depth += 1
         elif mark in (b"}", b"]") or (mark == b"," and depth == 1):
             depth -= mark != b","
-            if named and (mark == b"," or depth == 0):
-                found[name], named = raw[start : token.start()].strip(_SPACE), False
-    return found
+            if value and (mark == b"," or depth == 0):
+                yield name, start, value, token.start()
+                value = 0
 
 
 def usage_request(data: Mapping[str, Any]) -> dict[str, Any]:

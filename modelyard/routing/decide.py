@@ -125,8 +125,8 @@ class Decider:
         self._memos: dict[Key, Memo] = {}
         self._sessions: dict[str, OrderedDict[tuple[Key, str], Key]] = {}  # by namespace
 
-    def question(self, arrival: Arrival) -> Question | ErrorAnswer:
-        """Read a request, or say what is wrong with it."""
+    def refusal(self, arrival: Arrival) -> ErrorAnswer | None:
+        """Return the answer to a request that is refused whatever its body is."""
         path, headers = arrival.path, arrival.headers
         if path not in PATHS:
             return errors.unknown_path(path)
@@ -137,15 +137,24 @@ class Decider:
         kind = headers.get("content-type", "")
         if kind.strip().lower().startswith("multipart/form-data") and path not in FORMS:
             return errors.not_json(path)
-        read = body.read_form(arrival.body, kind) if kind.startswith("multipart/form-data") else body.read(arrival.body)
-        if isinstance(read, ErrorAnswer):
-            return read
-        prompt = body.prompt_of(read.data)
-        asked = Asked(read.model, path, headers, headers.get(SESSION, ""))
-        tokens = body.estimate(prompt) + read.ids_cut
-        # A question lasts as long as its answer: no more of the prompt than is ever hashed.
-        head = prompt.hashed[: self.configuration.most_hashed]
-        return Question(read.brief, asked, head, tokens, path in USAGE_ASKED, path in GENERATES, arrival.among)
+        return None
+
+    def question(
+        self, arrival: Arrival, summary: body.BodySummary | ErrorAnswer | None = None
+    ) -> Question | ErrorAnswer:
+        """Read a request, or say what is wrong with it. ``summary``: its body, where that has been read already."""
+        if refused := self.refusal(arrival):
+            return refused
+        path, headers = arrival.path, arrival.headers
+        if summary is None:
+            # A question lasts as long as its answer: no more of the prompt than is ever hashed.
+            summary = body.summarize(arrival.body, headers.get("content-type", ""), self.configuration.most_hashed)
+        if isinstance(summary, ErrorAnswer):
+            return summary
+        request = ModelRequest(arrival.body, summary.options, summary.model, summary.span)
+        asked = Asked(summary.model, path, headers, headers.get(SESSION, ""))
+        text, tokens = summary.head, summary.tokens
+        return Question(request, asked, text, tokens, path in USAGE_ASKED, path in GENERATES, arrival.among)
 
     def destination(self, question: Question) -> Destination | ErrorAnswer:
         """Which ModelServer it goes to, whether that has pods now or not."""
