@@ -66,9 +66,6 @@ async def bootstrap(
             await deploy(client, file)
         names = deployment_names(prefect_file)
         say(f"deployments: {', '.join(sorted(names))}")
-        # Not before: until then the shifts of an older installation are in this queue.
-        for line in await queues.apply(client, pool, [queues.DEFAULT]):
-            say(f"work queue {line}")
         for line in await automations.apply(client):
             say(f"automation {line}")
         _fail_on(await checks.schedule_problems(client, names, SCHEDULE_TIMEOUT))

@@ -6,7 +6,6 @@ the limits over all workers of the pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from prefect.client.orchestration import PrefectClient
@@ -28,19 +27,17 @@ QUEUES = (
     Queue("runs", 2, PLACES, "Runs that carry out a lifecycle of a few objects, and runs started by hand."),
     Queue("parents", 3, 3, "Runs that wait for other runs, which would otherwise have no place left."),
 )
-DEFAULT = Queue("default", 4, 2, "Runs of deployments that name no queue.")
-"""Prefect's own queue of the pool, bounded so that other deployments of the pool leave shifts their places."""
 
 
-async def apply(client: PrefectClient, pool: str, queues: Iterable[Queue] = QUEUES) -> list[str]:
-    """Create or update work queues of the pool; return a sentence for each.
+async def apply(client: PrefectClient, pool: str) -> list[str]:
+    """Create or update the work queues of the pool; return a sentence for each.
 
     A limit that somebody set stays. A queue without one gets ours: that of a pool from before the queues, or one that
     ``prefect deploy`` created.
     """
     existing = {queue.name: queue for queue in await client.read_work_queues(work_pool_name=pool)}
     done = []
-    for queue in queues:
+    for queue in QUEUES:
         stored = existing.get(queue.name)
         if stored is None:
             await client.create_work_queue(queue.name, queue.description, None, queue.limit, queue.priority, pool)

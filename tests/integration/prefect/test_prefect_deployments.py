@@ -75,7 +75,6 @@ async def test_the_bootstrap_installs_everything_and_may_be_repeated(
     assert "work pool modelyard: created" in first
     assert "automation modelyard-zombies: created" in first
     assert "work queue runs: created, 5 runs at a time" in first
-    assert "work queue default: updated, 2 runs at a time" in first
     assert "work pool modelyard: exists (type process)" in second
     assert "automation modelyard-zombies: updated" in second
     assert second.splitlines()[-1] == "self-test: every active schedule has planned runs"
@@ -311,14 +310,13 @@ async def test_an_older_pool_gets_the_queues_and_a_limit_that_somebody_set_stays
         "runs: updated, 5 runs at a time",
         "parents: updated, 7 runs at a time, paused",
     ]
-    assert await queues.apply(client, "older", [queues.DEFAULT]) == ["default: updated, 2 runs at a time"]
     assert (await queues.apply(client, "older"))[0] == "shifts: updated, no limit", "it may be repeated"
     stored = {queue.name: queue for queue in await client.read_work_queues("older")}
     assert [queue.name for queue in sorted(stored.values(), key=lambda queue: queue.priority)] == [
         "shifts", "runs", "parents", "default",
     ]  # fmt: skip
     assert {name: queue.concurrency_limit for name, queue in stored.items()} == {
-        "shifts": None, "runs": 5, "parents": 7, "default": 2,
+        "shifts": None, "runs": 5, "parents": 7, "default": None,
     }  # fmt: skip
     assert stored["parents"].is_paused
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from deployments.bootstrap import read
 from deployments.command import LIMIT
 from deployments.pool import STANDING
-from deployments.queues import DEFAULT, QUEUES
+from deployments.queues import QUEUES
 from flows.reconcile import lifecycles
 from modelyard.reconcile.run_limits import PLACES
 
@@ -32,12 +32,12 @@ def test_every_deployment_is_in_a_declared_queue_and_runs_that_tenants_cause_nev
 
 
 def test_shifts_come_first_without_a_limit_and_the_others_leave_them_room_at_a_worker() -> None:
-    assert [(queue.name, queue.priority) for queue in (*QUEUES, DEFAULT)] == [
-        ("shifts", 1), ("runs", 2), ("parents", 3), ("default", 4),
+    assert [(queue.name, queue.priority) for queue in QUEUES] == [
+        ("shifts", 1), ("runs", 2), ("parents", 3),
     ]  # fmt: skip
     assert DECLARED["shifts"].limit is None
     assert DECLARED["runs"].limit == PLACES
-    bounded = sum(queue.limit for queue in (*QUEUES, DEFAULT) if queue.limit is not None)
+    bounded = sum(queue.limit for queue in QUEUES if queue.limit is not None)
     scheduled = [item for item in read()["deployments"] if item["parameters"].get("shift_seconds")]
     at_a_hand_over = STANDING + 1
     assert len(scheduled) == 2
