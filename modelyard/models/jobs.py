@@ -37,6 +37,7 @@ _LONGEST_WEIGHTS = 100
 _SHAPE = re.compile(r"\.GPU[0-9]*\.([A-Z]+[0-9]+[A-Z]?)", re.IGNORECASE)
 _INSTANCES = {"p4d": "A100", "p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200"}
 _WORD = re.compile(r"[A-Za-z0-9]+")
+_SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
 _SECRET_KEY = re.compile(r"(?!\.\.)[A-Za-z0-9._-]{1,253}\Z")
 
 
@@ -90,6 +91,12 @@ def target(model: StoredModel, settings: DeliverySettings) -> Goal:
             "InvalidSpec",
             f"parameters.secretKey: {shown(parameters['secretKey'])} is no key of a Secret; write letters, digits,"
             " '.', '_' and '-'",
+        )
+    if storage.key and not _SECRET_NAME.match(storage.key):
+        raise NotAllowed(
+            "InvalidSpec",
+            f"spec.storage.key: {shown(storage.key)} is no name of a Secret; write lower-case letters, digits, '-' and"
+            " '.'",
         )
     if isinstance(uri, ClaimFolder):
         home = uri.namespace or namespace

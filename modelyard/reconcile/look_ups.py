@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from modelyard.cluster import SECRETS, Cluster, ClusterError, Forbidden
+from modelyard.cluster import SECRETS, Cluster, ClusterError, Forbidden, Invalid, UnknownKind
 from modelyard.objects import Key
 from modelyard.reconcile.plan import Presence
 from modelyard.reconcile.turns import in_turn
@@ -87,6 +87,8 @@ class SecretLookUps:
             found = await self._cluster.exists(SECRETS, key.name, key.namespace)
         except Forbidden:
             return Presence.FORBIDDEN
+        except (Invalid, UnknownKind):  # no name that a Secret could have
+            return Presence.ABSENT
         except ClusterError:
             return None
         return Presence.PRESENT if found else Presence.ABSENT

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from benchmark_world import NOW, Benchmarks, run
 
-from modelyard.benchmarks.series import FIRST_PAUSE, MOST_ANEW, MOST_ATTEMPTS
+from modelyard.benchmarks.series import FIRST_PAUSE, MOST_ANEW, MOST_ATTEMPTS, STARTING
 from modelyard.benchmarks.story import line
 from modelyard.benchmarks.targets import MOST_RUNS
 from modelyard.benchmarks.values import MeasurementReport
@@ -383,3 +383,48 @@ def test_a_benchmark_that_is_refused_has_ended_until_its_spec_is_corrected(fleet
     fleet.step(NOW + 120)
     assert fleet.said["state"] == "Running"
     assert not fleet.said.get("completionTime")
+
+
+@pytest.mark.parametrize(
+    "status", [{}, {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}]
+)
+def test_a_flow_run_does_not_stay_for_a_pod_that_does_not_begin(fleet: Benchmarks, status: dict[str, Any]) -> None:
+    fleet.step()
+    job = fleet.job()
+    job["metadata"]["creationTimestamp"] = "2027-01-15T08:00:00Z"
+    plan = fleet.step()
+    assert plan is not None
+    assert plan.awaits
+    owner = {"kind": "Job", "uid": job["metadata"]["uid"], "name": "j", "controller": True}
+    metadata = {"labels": job["metadata"]["labels"], "ownerReferences": [owner]}
+    fleet.put("Pod", "p", "shop", spec={}, status={"phase": "Pending", **status}, metadata=metadata)
+    plan = fleet.step(NOW + STARTING)
+    assert plan is not None
+    assert not plan.awaits
+    assert not plan.acts
+    fleet.put("Pod", "p", "shop", spec={}, status={"phase": "Running"}, metadata=metadata)
+    plan = fleet.step(NOW + STARTING)
+    assert plan is not None
+    assert plan.awaits
+    fleet.ends()
+    plan = fleet.look("bench", "shop", NOW + STARTING)
+    assert plan is not None
+    assert plan.acts, "what was measured is kept, and the next run of the series made"
+
+
+def test_a_flow_run_does_not_stay_for_a_job_that_does_not_go(fleet: Benchmarks) -> None:
+    fleet.step()
+    (name,) = [key for key in fleet.objects if key[0] == "Job"]
+    job = fleet.objects[name]
+    job["metadata"]["creationTimestamp"] = "2027-01-15T08:00:00Z"
+    job["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:01Z"
+    plan = fleet.step(NOW + 1)
+    assert plan is not None
+    assert plan.awaits == ("the run before",)
+    plan = fleet.step(NOW + STARTING)
+    assert plan is not None
+    assert not plan.awaits
+    del fleet.objects[name]
+    plan = fleet.look("bench", "shop", NOW + STARTING)
+    assert plan is not None
+    assert plan.needs_run

@@ -83,6 +83,8 @@ def delivered(obj: Object) -> Any:
     cluster = Cluster("node-1", "node-2", "node-3", pool="gpu", zone="a", **{"nvidia.com/gpu.product": "NVIDIA-H100"})
     cluster.get("Node", "node-2")["metadata"]["labels"]["zone"] = "b"
     cluster.get("Node", "node-3")["metadata"]["labels"]["pool"] = "cpu"
+    for namespace in (HOME, "shop"):
+        cluster.secret("hub", namespace)
     for name, namespace in (("llama", ""), ("other", ""), ("llama", "shop")):
         kind = "BaseModel" if namespace else "ClusterBaseModel"
         metadata = {"name": name, "uid": f"uid-{namespace}-{name}", "creationTimestamp": "2026-01-01T00:00:00Z"}

@@ -49,6 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "NoMatchingNodes": {"nodeSelector": {"disk": "none"}},
     "InvalidSpec": {"parameters": {"secretKey": "../token"}},
     "PrincipalNotRead": {"uri": "oci://n/ns@eu-frankfurt-1/b/bkt/o/x", "parameters": {"auth": "InstancePrincipal"}},
+    "NoSecretName": {"key": "../configmaps/x"},
     "LocalRoot": {"uri": "local:///etc"},
     "TooManyModels": {"settings": "{modelsPerNamespace: 0}"},
     "SettingsInvalid": {"settings": "{modelsPerNamespace: many}"},
