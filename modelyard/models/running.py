@@ -133,9 +133,9 @@ def model_of(one: ModelJob) -> tuple[str, ...]:
     return (one.model,)
 
 
-def removes_of(one: ModelJob) -> tuple[str, ...]:
+def removes_of(job: ModelJob) -> tuple[str, ...]:
     """Index of Jobs: the namespace of the model whose files they are removing."""
-    return (one.task.namespace,) if one.state == "Active" and one.task.purpose == "remove" else ()
+    return (job.task.namespace,) if job.state == "Active" and job.task.purpose == "remove" else ()
 
 
 def busy_at(one: ModelJob) -> tuple[str, ...]:

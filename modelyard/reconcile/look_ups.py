@@ -62,9 +62,9 @@ class SecretLookUps:
         due = sorted((key for key in wanted if self._is_due(key, now)), key=self._age)
         ordered, _ = in_turn(due, lambda key: key.namespace, MOST_LOOK_UPS // 5)
         chosen = ordered[:MOST_LOOK_UPS]
-        found = await asyncio.gather(*map(self._look_up, chosen))
+        answers = await asyncio.gather(*map(self._look_up, chosen))
         changed = set()
-        for key, presence in zip(chosen, found, strict=True):
+        for key, presence in zip(chosen, answers, strict=True):
             if presence is None:
                 continue
             if presence is not self.get(key):
@@ -84,11 +84,11 @@ class SecretLookUps:
 
     async def _look_up(self, key: Key) -> Presence | None:
         try:
-            found = await self._cluster.exists(SECRETS, key.name, key.namespace)
+            exists = await self._cluster.exists(SECRETS, key.name, key.namespace)
         except Forbidden:
             return Presence.FORBIDDEN
         except (Invalid, UnknownKind):  # no name that a Secret could have
             return Presence.ABSENT
         except ClusterError:
             return None
-        return Presence.PRESENT if found else Presence.ABSENT
+        return Presence.PRESENT if exists else Presence.ABSENT

@@ -230,12 +230,12 @@ class Plan:
 
     @property
     def acts(self) -> bool:
-        """Whether it does more than write the status."""
+        """Return whether it does more than write the status."""
         return bool(self.deeds) or self.finalizer is not None
 
     @property
     def needs_run(self) -> bool:
-        """Whether a run of the lifecycle carries it out, not the reconcile shift."""
+        """Return whether a run of the lifecycle carries it out, not the reconcile shift."""
         creates = self.apply or self.hand_over or self.scales or self.fill
         return self.acts and bool(creates or not self.by_shift)
 

@@ -99,8 +99,8 @@ class Survey:
             if keys and lifecycle in unread:
                 _, settled = self._settled[lifecycle]
                 again = await self._plan(lifecycle, self._worlds[lifecycle], now, unread[lifecycle], settled, keys)
-                others = [plan for plan in found.get(lifecycle, ()) if plan.subject.key not in keys]
-                found[lifecycle] = others + (again or [])
+                kept = [plan for plan in found.get(lifecycle, ()) if plan.subject.key not in keys]
+                found[lifecycle] = kept + (again or [])
         return found
 
     def _world(self, lifecycle: Lifecycle) -> dict[ResourceType | str, Store[Any]]:

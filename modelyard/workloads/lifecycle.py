@@ -330,15 +330,15 @@ class RollOut(ABC):
                 return replace(state, trouble=trouble)
         return state
 
-    def _awaited(self, here: Standing, now: float) -> list[str]:
-        """What a run stays for: components that can become ready as things are, and not for ever.
+    def _awaited(self, standing: Standing, now: float) -> list[str]:
+        """Return what a run stays for: components that can become ready as things are, and not for ever.
 
         Where one waits for a person or for nodes, those that come after it do as well: the reconcile shift looks on.
         """
-        late = here.aim is not None and here.aim.since is not None and now >= here.aim.since + PATIENCE
-        if here.problem is not None or late:
+        late = standing.aim is not None and standing.aim.since is not None and now >= standing.aim.since + PATIENCE
+        if standing.problem is not None or late:
             return []
-        behind = [state for state in here.states.values() if not state.rolled_out]
+        behind = [state for state in standing.states.values() if not state.rolled_out]
         hindered = [state for state in behind if state.trouble is not None and state.trouble.is_outside]
         return [state.message for state in behind if state not in hindered and (state.exists or not hindered)]
 

@@ -47,7 +47,7 @@ async def test_sixty_refused_models_and_their_deletion_start_no_run(
         for name, reason in reasons.items():
             await models.until(
                 lambda status, reason=reason: any(
-                    one["type"] == "Ready" and one["reason"] == reason for one in status.get("conditions") or ()
+                    entry["type"] == "Ready" and entry["reason"] == reason for entry in status.get("conditions") or ()
                 ),
                 name,
                 BASE_MODELS,

@@ -35,7 +35,7 @@ def test_a_model_waits_for_its_secret_without_a_job_and_goes_on_when_it_is_creat
     assert not cluster.all("Job")
     assert "finalizers" not in obj["metadata"]
     assert condition(obj, "Ready") == ("False", "SecretNotFound")
-    message = next(one["message"] for one in obj["status"]["conditions"] if one["type"] == "Ready")
+    message = next(entry["message"] for entry in obj["status"]["conditions"] if entry["type"] == "Ready")
     assert "Secret shop/token does not exist: create it, or correct spec.storage.key" in message
     assert obj["status"]["delivery"]["waiting"] == 0, "it takes no turn at the source either"
     cluster.secret("token", HOME)

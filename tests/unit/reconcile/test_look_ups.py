@@ -26,8 +26,8 @@ class Clock:
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[tuple[SecretServer, Cluster]]:
-    async with secret_server(tmp_path) as found:
-        yield found
+    async with secret_server(tmp_path) as pair:
+        yield pair
 
 
 async def test_one_that_is_missing_is_asked_for_again_until_it_is_there(served: tuple[SecretServer, Cluster]) -> None:

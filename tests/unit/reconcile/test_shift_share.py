@@ -58,12 +58,12 @@ def test_a_tick_has_a_bound_for_all_namespaces_and_the_first_of_each_come_first(
 )
 def test_nothing_is_carried_out_beside_a_run_that_works_on_it(fate: RunFate | None, at: float, carried: bool) -> None:
     plan = deletion(run=RUN, at=at, status=Status({"a": 1}))
-    (found,) = shares([plan], {RUN: fate} if fate is not None else {}, NOW)
-    assert found.acts is carried
-    assert found.status == plan.status, "what there is to tell is told in any case"
+    (written,) = shares([plan], {RUN: fate} if fate is not None else {}, NOW)
+    assert written.acts is carried
+    assert written.status == plan.status, "what there is to tell is told in any case"
     if carried:
-        assert found.annotations == {CLAIM: None}, "a run that begins now does not find itself named"
-        assert found.exact, "and nothing is written if the object has changed since"
+        assert written.annotations == {CLAIM: None}, "a run that begins now does not find itself named"
+        assert written.exact, "and nothing is written if the object has changed since"
 
 
 def test_without_knowing_what_became_of_runs_only_unclaimed_objects_are_carried_out() -> None:
@@ -88,5 +88,5 @@ def test_what_creates_something_or_edits_the_object_is_a_run_s(more: dict[str, A
 
 def test_one_that_failed_is_paused() -> None:
     plan = deletion()
-    (found,) = shares([plan], {}, NOW, {plan.subject.ref})
-    assert not found.acts
+    (written,) = shares([plan], {}, NOW, {plan.subject.ref})
+    assert not written.acts
