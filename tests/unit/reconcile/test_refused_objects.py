@@ -14,7 +14,7 @@ from kthena_models import a_backend, a_model
 from model_world import NOW, Cluster, model
 from service_world import ENGINE, Fleet
 
-from modelyard.reconcile.dispatch import Acting, dispatch
+from modelyard.reconcile.dispatch import is_due
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.reconciler import shares
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
@@ -27,7 +27,7 @@ def starts_nothing(plan: Plan | None) -> None:
     assert plan is not None
     assert not plan.needs_run
     assert not plan.awaits
-    assert dispatch([plan], Acting("some/deployment"), {}, NOW) == []
+    assert not is_due(plan, {}, NOW)
     assert shares([plan], {}, NOW) == [plan]
 
 

@@ -9,7 +9,7 @@ import pytest
 from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key
 from modelyard.objects.kinds import JOBS
-from modelyard.reconcile.dispatch import FIRST_PAUSE, Acting, Claim, RunFate, dispatch
+from modelyard.reconcile.dispatch import FIRST_PAUSE, Acting, Claim, Dispatch, RunFate, dispatch
 from modelyard.reconcile.plan import CLAIM, Child, Plan, Status, Subject
 from modelyard.reconcile.reconciler import MOST_CARRIED_OUT, MOST_CHANGES, only_told, shares
 
@@ -27,7 +27,7 @@ def deletion(name: str = "a", namespace: str = "shop", run: str = "", at: float 
 
 def test_sixty_deletions_start_no_run_and_delay_no_neighbour() -> None:
     plans = [deletion(f"m{number}", "many") for number in range(60)] + [deletion("one", "neighbour")]
-    assert dispatch(plans, Acting("deliver/deliver"), {}, NOW) == []
+    assert dispatch([(Acting("deliver/deliver"), plans)], {}, NOW) == Dispatch()
     carried = [plan.subject.key for plan in shares(plans, {}, NOW) if plan.acts]
     assert len(carried) == MOST_CARRIED_OUT + 1
     assert Key("neighbour", "one") in carried
@@ -83,7 +83,7 @@ def test_what_creates_something_or_edits_the_object_is_a_run_s(more: dict[str, A
     plan = deletion(**more)
     assert plan.needs_run
     assert shares([plan], {}, NOW) == [only_told(plan)]
-    assert len(dispatch([plan], Acting("deliver/deliver"), {}, NOW)) == 1
+    assert len(dispatch([(Acting("deliver/deliver"), [plan])], {}, NOW).starts) == 1
 
 
 def test_one_that_failed_is_paused() -> None:

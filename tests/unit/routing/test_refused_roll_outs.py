@@ -9,7 +9,7 @@ import pytest
 from routing_world import NOW, a_pod, a_route, a_server
 
 from modelyard.objects import Key
-from modelyard.reconcile.dispatch import Acting, dispatch
+from modelyard.reconcile.dispatch import is_due
 from modelyard.reconcile.mirror import Store
 from modelyard.routing.rolling import WISH
 from modelyard.routing.route_roll_out import RouteRollOuts
@@ -35,5 +35,5 @@ def test_a_route_whose_roll_out_is_refused_or_waits_starts_no_run(name: str) -> 
         plan = lifecycle.plan(Key("shop", "route"), stores, NOW)
         assert plan is not None
         assert not plan.awaits
-        assert dispatch([plan], Acting("roll-out/roll-out"), {}, NOW) == []
+        assert not is_due(plan, {}, NOW)
         assert plan.status is not None, "the reason is in the status"
