@@ -61,6 +61,10 @@ def router(
     idle_seconds: Annotated[
         float, typer.Option(help="Until the head of a request is there; beyond, the connection is closed.")
     ] = _D.idle_seconds,
+    head_seconds: Annotated[
+        float,
+        typer.Option(help="Until an engine begins its answer, where its server sets no time-out; beyond: 504."),
+    ] = _D.head_seconds,
     stall_seconds: Annotated[
         float, typer.Option(help="Without a byte from or to either end of a stream; beyond, it is broken off.")
     ] = _D.stall_seconds,
@@ -114,6 +118,7 @@ def router(
         max_idle=max_idle,
         body_seconds=body_seconds,
         idle_seconds=idle_seconds,
+        head_seconds=head_seconds,
         stall_seconds=stall_seconds,
         wait_seconds=wait_seconds,
         max_waiting=max_waiting,

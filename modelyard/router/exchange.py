@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -80,6 +81,8 @@ class Exchange:
         self.sends = 0
         """Pods that took the request and have not refused it."""
         self._charge: Charge | None = None
+        self.head_until = math.inf
+        """Time by which the head of the answer must be there, where the ModelServer sets no time."""
         self.complete = False
         """Whether the last byte was sent."""
         self.among: frozenset[str] | None = None

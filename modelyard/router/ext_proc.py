@@ -31,7 +31,7 @@ from modelyard.router.upstream import Upstream, after
 from modelyard.routing import errors
 from modelyard.routing.decide import Attempt, Decider, Forward
 from modelyard.routing.errors import is_retriable
-from modelyard.routing.usage import CountedAnswer, answer_reader
+from modelyard.routing.usage import SLICE, CountedAnswer, answer_reader
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -273,9 +273,7 @@ class GatewayExchange(Exchange):
                     await talk.head({**self.headers, "x-request-id": record.request_id})
                 elif kind == "response_body":
                     chunk, last = message.response_body.body, message.response_body.end_of_stream
-                    sent = chunk
-                    if reader is not None:
-                        sent = reader.feed(chunk) + (reader.end() if last else b"")
+                    sent = chunk if reader is None else await self._read(reader, chunk, last=last)
                     record.last, self.complete = clock(), last
                     await talk.piece(sent, changed=sent != chunk, last=last)
                 elif kind == "response_trailers":
@@ -291,6 +289,16 @@ class GatewayExchange(Exchange):
             raise asyncio.CancelledError  # the client's doing: the gateway has a status for everything else
         if not self.complete:
             raise Broken("the answer did not come to its end")
+
+    async def _read(self, reader: CountedAnswer, chunk: bytes, *, last: bool) -> bytes:
+        """Read a piece of the answer, in steps; return the bytes to send on."""
+        parts = []
+        for start in range(0, len(chunk), SLICE) or (0,):
+            async with self.account:
+                parts.append(reader.feed(chunk[start : start + SLICE]))
+        if last:
+            parts.append(reader.end())
+        return b"".join(parts)
 
 
 class _Underway:

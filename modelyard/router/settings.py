@@ -42,6 +42,8 @@ class RouterSettings:
     """Until the head of a request is there, on a new connection or one kept alive; beyond: it is closed."""
     connect_seconds: float = 5.0
     """Until a pod takes a connection; beyond: the next pod."""
+    head_seconds: float = 600.0
+    """Until the head of an answer is there, where the ModelServer has no ``trafficPolicy.timeout``; beyond: 504."""
     stall_seconds: float = 300.0
     """Without a byte from the engine within an answer, or taken by the client; beyond: it is broken off."""
     wait_seconds: float = 120.0

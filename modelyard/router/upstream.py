@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from multidict import CIMultiDict
 
 from modelyard.router.exchange import Broken, Declined, Exchange, KeptAnswer, Unanswered
 from modelyard.router.pod_client import PodAnswer, PodClient
+from modelyard.router.pod_connection import PodConnector
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RouterMetrics
 from modelyard.routing.body import Connector
@@ -36,6 +36,8 @@ _NOT_KEPT = HOP_BY_HOP | {"content-length"}
 WHOLE = 1 << 20
 """Bytes of an answer up to which it is kept, for its usage and to be able to try again."""
 MOST_ERROR = 1 << 16
+MOST_MESSAGE = 200
+"""Characters of an error: that of a malformed answer quotes it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +58,7 @@ class Upstream:
         self._settings = settings
         self._metrics = metrics
         self._flows: set[Flow] = set()
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ssl=settings.verify_pods)
+        connector = PodConnector(limit=0, keepalive_timeout=30, ssl=settings.verify_pods)
         self._pods = PodClient(connector, settings.connect_seconds)
         self.session = aiohttp.ClientSession(
             connector=connector,
@@ -102,7 +104,7 @@ class Upstream:
             record.upstream_status = answer.status
             if is_retriable(answer.status, others=others and len(forward.attempts) > 1):
                 exchange.sends -= 1
-                said = await self._kept(answer, attempt.pod)
+                said = await self._kept(answer, attempt.pod, exchange)
                 raise Unanswered(attempt.pod, f"answered {answer.status}", kept=said)
             answered = True
             decider.answered(forward, attempt, answer.status)
@@ -143,7 +145,12 @@ class Upstream:
         """Send, and wait for the head of the answer. A connection that was kept and is dead is replaced, once."""
         pod = attempt.pod
         limit, head = forward.server.timeout, _request_head(url, exchange)
-        until = math.inf if limit is None else asyncio.get_running_loop().time() + limit
+        if limit is None:  # for all attempts together: a long answer is not computed by one pod after another
+            limit = self._settings.head_seconds
+            until = exchange.head_until = min(exchange.head_until, asyncio.get_running_loop().time() + limit)
+        else:
+            until = asyncio.get_running_loop().time() + limit
+        post = partial(self._pods.post, url, head, body, until, exchange.account, exchange.part.hold)
         sends = exchange.sends
 
         def sent() -> None:
@@ -151,17 +158,17 @@ class Upstream:
 
         try:
             try:
-                answer = await self._pods.post(url, head, body, until, sent)
+                answer = await post(sent)
             except aiohttp.ClientConnectorError:
                 raise
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 exchange.sends = sends
-                answer = await self._pods.post(url, head, body, until, sent)
+                answer = await post(sent)
         except TimeoutError as error:
             if isinstance(error, aiohttp.ClientError):  # it did not take the connection in time
                 pod.failed = max(pod.failed, UNREACHABLE_AFTER)
                 raise Unanswered(pod, "took no connection", timed_out=True) from error
-            raise Unanswered(pod, f"sent no answer within {forward.server.timeout:g} s", timed_out=True) from error
+            raise Unanswered(pod, f"sent no answer within {limit:g} s", timed_out=True) from error
         except aiohttp.ClientConnectionError as error:
             # It is tried last until its metrics can be read again.
             pod.failed = max(pod.failed, UNREACHABLE_AFTER)
@@ -182,7 +189,7 @@ class Upstream:
         apart = Attempt(attempt.prefill)
         answer = await self._ask(attempt.prefill.url, calls.prefill, forward, apart, exchange)
         try:
-            said = await self._kept(answer, attempt.prefill, WHOLE)
+            said = await self._kept(answer, attempt.prefill, exchange, WHOLE)
         finally:
             answer.close()
         if not is_retriable(answer.status, others=True) and 400 <= answer.status < 500:
@@ -193,20 +200,22 @@ class Upstream:
         self._metrics.prefilled(exchange.record, clock() - begun)
         return said.body
 
-    async def _kept(self, answer: PodAnswer, pod: RoutedPod, most: int = MOST_ERROR) -> KeptAnswer:
-        body = b""
+    async def _kept(self, answer: PodAnswer, pod: RoutedPod, exchange: Exchange, most: int = MOST_ERROR) -> KeptAnswer:
+        body = bytearray()
         while len(body) < most and (more := await self._piece(answer, pod)):
             body += more
-        return KeptAnswer(answer.status, _response_headers(answer, length=False), body[:most])
+            if (full := exchange.part.hold(len(more))) is not None:  # until the request is over
+                raise Unanswered(pod, f"sent an answer for which no memory is left: {full.message}")
+        return KeptAnswer(answer.status, _response_headers(answer, length=False), bytes(body[:most]))
 
     async def _piece(self, answer: PodAnswer, pod: RoutedPod) -> bytes:
         """The next bytes of an answer of which nothing was sent yet; none: it has ended. Raises ``Unanswered``."""
-        limit, content = self._settings.stall_seconds, answer.content
+        limit = self._settings.stall_seconds
         try:
-            if content.is_eof():  # all of it is there
-                return b"" if content.at_eof() else content.read_nowait()
+            if answer.is_whole:
+                return await answer.read()
             async with asyncio.timeout(limit):
-                return await content.readany()
+                return await answer.read()
         except TimeoutError:
             raise Unanswered(pod, f"sent nothing for {limit:g} s", timed_out=True) from None
         except aiohttp.ClientError as error:
@@ -216,8 +225,7 @@ class Upstream:
         self, answer: PodAnswer, pod: RoutedPod, forward: Forward, exchange: Exchange
     ) -> web.StreamResponse:
         kind = answer.content_type
-        reader = partial(
-            answer_reader,
+        counted = answer_reader(
             kind,
             answer.status,
             answer.headers.get("Content-Encoding", ""),
@@ -225,23 +233,23 @@ class Upstream:
             withhold=forward.withhold,
         )
         if kind != "application/json":
-            return await self._stream(answer, pod, exchange, reader())
-        parts, size, fits = [], 0, True
+            return await self._stream(answer, pod, exchange, counted)
+        body, whole = bytearray(), False
         try:
-            while fits and (chunk := await self._piece(answer, pod)):
-                parts.append(chunk)
-                size += len(chunk)
-                fits = exchange.part.hold(len(chunk)) is None and size <= WHOLE
+            while len(body) <= WHOLE and (chunk := await self._piece(answer, pod)):
+                body += chunk
+                async with exchange.account:
+                    counted.feed(chunk)
+                if exchange.part.hold(len(chunk)) is not None:
+                    break
+            else:
+                whole = len(body) <= WHOLE
         finally:
-            exchange.part.hold(-size)
-            body = parts[0] if len(parts) == 1 else b"".join(parts)
-            counted = reader(most=WHOLE if fits else 0)
-            counted.feed(body)
             exchange.count(counted)
-        if not fits:
-            return await self._stream(answer, pod, exchange, counted, body)
-        del counted
-        response = await exchange.answer(answer.status, body, _response_headers(answer, length=False))
+        if not whole:
+            exchange.part.hold(-len(body))
+            return await self._stream(answer, pod, exchange, counted, bytes(body))
+        response = await exchange.answer(answer.status, bytes(body), _response_headers(answer, length=False))
         exchange.record.last = asyncio.get_running_loop().time()
         return response
 
@@ -261,17 +269,25 @@ class Upstream:
         flow = Flow(exchange, asyncio.current_task(), clock())
         self._flows.add(flow)
         response: web.StreamResponse | None = None
+        held = 0
         try:
-            chunk = ahead or await answer.content.readany()
+            chunk = ahead or await answer.read()
             response = await exchange.begin(answer.status, _response_headers(answer, length=not reader.is_stream))
             record.first, record.streamed = clock(), reader.is_stream
             while chunk:
-                if sent := chunk if chunk is ahead else reader.feed(chunk):
+                sent = chunk
+                if chunk is not ahead:
+                    async with exchange.account:
+                        sent = reader.feed(chunk)
+                if sent:
+                    held += _hold(exchange, len(sent))
                     flow.since, flow.on_client = clock(), True
                     await response.write(sent)
+                    await exchange.http.writer.drain()
                     flow.on_client = False
                 flow.since = clock()
-                chunk = await answer.content.readany()
+                held += _hold(exchange, _unsent(exchange) + reader.kept - held)
+                chunk = await answer.read()
             if rest := reader.end():
                 await response.write(rest)
             record.last = clock()
@@ -294,6 +310,7 @@ class Upstream:
             raise (Unanswered(pod, why, timed_out=True) if response is None else Broken(f"the engine {why}")) from None
         finally:
             self._flows.discard(flow)
+            exchange.part.hold(-held)
             reader.end()  # of an answer that broke off too
             exchange.count(reader)
 
@@ -348,5 +365,19 @@ def _listed(values: Iterable[str]) -> frozenset[str]:
     return frozenset(one.strip().lower() for value in values for one in value.split(","))
 
 
+def _hold(exchange: Exchange, more: int) -> int:
+    """Hold so many bytes more, or less, of an answer that has begun; return them. Raises ``Broken``."""
+    if more and (full := exchange.part.hold(more)) is not None and more > 0:
+        exchange.part.hold(-more)
+        raise Broken(f"no memory is left for the answer: {full.message}")
+    return more
+
+
+def _unsent(exchange: Exchange) -> int:
+    """Return the bytes that the client has not taken yet."""
+    transport = exchange.http.transport
+    return 0 if transport is None else transport.get_write_buffer_size()
+
+
 def _told(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return str(error)[:MOST_MESSAGE] or type(error).__name__

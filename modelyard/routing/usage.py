@@ -31,7 +31,17 @@ _ENVELOPE_BYTES = 1 << 10
 _LONGEST_TOKEN = 32
 """Bytes of text in an event that may be one token; more is estimated as text."""
 _LONGEST_NAME = 64
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE = 1 << 16
+"""Bytes of a line, or of an answer in one piece, that are read as JSON: 3 ms of work at worst. Longer ones are only
+searched for their usage."""
+SLICE = 1 << 13
+"""Bytes of a stream that are read in one step: less than 1 ms of work at worst."""
+_MOST_LINES = 512
+"""Lines of a slice that are looked at: 16 bytes each, where an event has a hundred."""
+_MOST_COUNTS = 16
+"""Lines of a slice whose usage is read. The rest of a slice with more of either passes unseen."""
+_MOST_TRIES = 4
+"""Members named ``usage`` of a part of an answer that are looked at, from its end."""
 _MOST_TOKENS = 10**9
 """Tokens of one answer: larger numbers are no counts. Sums of them are logged, and empty a budget for years."""
 
@@ -69,6 +79,10 @@ class CountedAnswer(Protocol):
 
     def end(self) -> bytes:
         """Return the bytes left when the answer has ended."""
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are kept."""
 
     @property
     def counted(self) -> Usage:
@@ -136,12 +150,13 @@ _USAGE = re.compile(rb'"usage"\s*:\s*\{[^{}]{0,800}+(?:\{[^{}]{0,800}+\}[^{}]{0,
 """A usage object whose members are numbers, or objects of numbers: a text has its quotation marks escaped."""
 _TAIL = 1 << 14
 """Bytes in which a usage object fits: so many are kept of an answer that is too long to be kept whole."""
+_STRING = rb'((?:[^"\\]++|\\.)*+)'
 _TEXT = re.compile(
-    rb'"(?:content|text|delta|reasoning|reasoning_content|arguments|refusal|partial_json|thinking)"\s*:\s*'
-    rb'"((?:[^"\\]++|\\.)*+)',
+    rb'"(?:content|text|delta|reasoning|reasoning_content|arguments|refusal|partial_json|thinking)"\s*:\s*"' + _STRING,
     re.DOTALL,
 )
 """The members in which answers and their events bring text."""
+_TEXT_REST = re.compile(_STRING, re.DOTALL)
 
 
 def _last_usage(raw: bytes) -> Usage:
@@ -149,14 +164,20 @@ def _last_usage(raw: bytes) -> Usage:
 
     A client can have ``/v1/responses`` repeat a ``usage`` of its own making among the tools.
     """
-    usage = Usage()
-    for match in _USAGE.finditer(raw) if b'"usage"' in raw else ():
+    end = len(raw)
+    for _ in range(_MOST_TRIES):
+        end = raw.rfind(b'"usage"', 0, end)
+        if end < 0:
+            break
+        if (match := _USAGE.match(raw, end)) is None:
+            continue
         try:
-            counts = usage_of(orjson.loads(b"{" + match[0] + b"}"))
+            usage = usage_of(orjson.loads(b"{" + match[0] + b"}"))
         except orjson.JSONDecodeError:
             continue
-        usage = counts if counts != Usage() else usage
-    return usage
+        if usage != Usage():
+            return usage
+    return Usage()
 
 
 class _UsageScan:
@@ -176,6 +197,11 @@ class _UsageScan:
             del self._kept[:-_TAIL]
 
     @property
+    def kept(self) -> int:
+        """Bytes that are kept."""
+        return len(self._kept)
+
+    @property
     def usage(self) -> Usage:
         """The last usage up to this byte."""
         usage = _last_usage(bytes(self._kept))
@@ -184,6 +210,39 @@ class _UsageScan:
 
 def _text_bytes(raw: bytes) -> int:
     return sum(len(match[1]) for match in _TEXT.finditer(raw))
+
+
+class _TextScan:
+    """Counts the bytes of text in JSON that is too long to be kept, in slices that are the same however it is cut."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._pending = bytearray()
+        self._in_text = False
+
+    def feed(self, chunk: bytes | bytearray) -> None:
+        """Take the next bytes."""
+        self._pending += chunk
+        while len(self._pending) >= SLICE:
+            size, self._in_text = self._measure(bytes(self._pending[:SLICE]))
+            self._size += size
+            del self._pending[:SLICE]
+
+    @property
+    def size(self) -> int:
+        """Bytes of text up to this byte."""
+        return self._size + self._measure(bytes(self._pending))[0]
+
+    def _measure(self, raw: bytes) -> tuple[int, bool]:
+        """Return the bytes of text in a slice, and whether its end is within a text."""
+        size = start = 0
+        if self._in_text and (rest := _TEXT_REST.match(raw)) is not None:
+            size = start = rest.end()
+        in_text = self._in_text and start == len(raw)
+        for match in _TEXT.finditer(raw, start):
+            size += len(match[1])
+            in_text = match.end() == len(raw)
+        return size, in_text
 
 
 class WholeAnswer:
@@ -205,7 +264,7 @@ class WholeAnswer:
         self._free = FREE_BYTES if is_error else 0
         self._bytes_per_token = 1 if is_compressed else TEXT_BYTES
         self._size = 0
-        self._cut_text_bytes = 0
+        self._text = _TextScan()
 
     def feed(self, chunk: bytes) -> bytes:
         """Take bytes as they come; return those to send on now: all."""
@@ -215,11 +274,11 @@ class WholeAnswer:
             if self._size <= self._most:
                 return chunk
             self._scan, rest, self._kept = _UsageScan(), self._kept, bytearray()
-            self._scan.feed(rest)
-            # Without the chunk's end, so that the floor is the same however the answer is cut.
-            self._cut_text_bytes = _text_bytes(bytes(rest[: self._most])) if self._writes else 0
         else:
-            self._scan.feed(chunk)
+            rest = bytearray(chunk)
+        self._scan.feed(rest)
+        if self._writes:
+            self._text.feed(rest)
         return chunk
 
     def skip(self, size: int) -> None:
@@ -229,6 +288,11 @@ class WholeAnswer:
     def end(self) -> bytes:
         """Return the bytes left when the answer has ended: none."""
         return b""
+
+    @property
+    def kept(self) -> int:
+        """As every answer."""
+        return len(self._kept) if self._scan is None else self._scan.kept
 
     @property
     def usage(self) -> Usage:
@@ -253,7 +317,7 @@ class WholeAnswer:
         """As every answer."""
         if not self._writes or self._free:
             return 0
-        text = self._cut_text_bytes
+        text = self._text.size
         if self._scan is None and tokens < self._size // (
             FLOOR * TEXT_BYTES
         ):  # most answers need no look at their text
@@ -280,6 +344,7 @@ class Relay:
         self._long: _UsageScan | None = None
         """The beginning of a line that is too long to be kept, and has been passed on."""
         self._counts = True
+        self._tells, self._counts_left = True, _MOST_COUNTS
         self._other_bytes = 0
         self.usage = Usage()
         self.events = 0
@@ -287,19 +352,42 @@ class Relay:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take bytes as they come; return those to send on now."""
-        lines = (self._rest + chunk).split(b"\n") if self._rest else chunk.split(b"\n")
-        self._rest = lines.pop()
+        if len(chunk) <= SLICE:
+            return self._feed(chunk)
+        return b"".join(self._feed(chunk[start : start + SLICE]) for start in range(0, len(chunk), SLICE))
+
+    def _feed(self, chunk: bytes) -> bytes:
+        if b"\n" not in chunk and self._long is None and len(self._rest) + len(chunk) <= _LONGEST_LINE:
+            self._rest += chunk
+            return b"" if self._withhold else chunk
+        buffer = self._rest + chunk
+        lines = buffer.split(b"\n", _MOST_LINES)
+        rest, unseen = lines.pop(), b""
+        if len(lines) == _MOST_LINES and (end := rest.rfind(b"\n") + 1):
+            unseen, rest = rest[:end], rest[end:]
+        self._tells, self._counts_left = _TELLS.search(buffer) is not None, _MOST_COUNTS
         withheld = [index for index, line in enumerate(lines) if self._read(line)]
+        if unseen:
+            self.skip(len(unseen))
+            self._counts = True
         overflow = b""
-        if self._long is not None or len(self._rest) > _LONGEST_LINE:
+        if self._long is not None or len(rest) > _LONGEST_LINE:
             self._long = self._long or _UsageScan()
-            overflow, self._rest = self._rest, b""
+            overflow, rest = rest, b""
             self._long.feed(overflow)
+        self._rest = rest
         if not self._withhold:
             return chunk
+        if not withheld:
+            return buffer[: len(buffer) - len(rest)]
         for index in reversed(withheld):
             del lines[index]
-        return b"".join(line + b"\n" for line in lines) + overflow
+        return b"".join(line + b"\n" for line in lines) + unseen + overflow
+
+    @property
+    def kept(self) -> int:
+        """As every answer."""
+        return len(self._rest) + (0 if self._long is None else self._long.kept)
 
     def skip(self, size: int) -> None:
         """As every answer."""
@@ -308,6 +396,7 @@ class Relay:
     def end(self) -> bytes:
         """Return the bytes left when the stream has ended."""
         rest, self._rest = self._rest, b""
+        self._tells, self._counts_left = True, _MOST_COUNTS
         return b"" if self._read(rest) or not self._withhold else rest
 
     @property
@@ -331,6 +420,9 @@ class Relay:
         if self._long is not None or len(line) > _LONGEST_LINE:
             self._read_long(line)
             return False
+        if not line:
+            self._counts = True
+            return False
         if not line.startswith((b"data:", b"{")):
             if line.startswith(b"event:"):
                 self._counts = _NO_TOKEN.match(line) is None
@@ -339,8 +431,12 @@ class Relay:
             if not line.startswith(b"event:") or len(line) > _LONGEST_NAME:
                 self._other_bytes += len(line)
             return False
-        if _TELLS.search(line) is None:
+        if not self._tells or _TELLS.search(line) is None:
             self._count(line, brings_text=not line.startswith(_DONE) or len(line) > _ENVELOPE_BYTES)
+            return False
+        self._counts_left -= 1
+        if self._counts_left < 0:
+            self.skip(len(line))
             return False
         try:
             data = orjson.loads(line.removeprefix(b"data:"))
@@ -370,6 +466,9 @@ class Relay:
         if not self._writes:
             self.events += max(1, len(line) // OTHER_BYTES)
             return
+        if len(line) <= _LONGEST_TOKEN:
+            self.events += 1
+            return
         text = _text_bytes(line) or (len(line) if len(line) > _ENVELOPE_BYTES else 0)
         tokens = -(-text // TEXT_BYTES) if text > _LONGEST_TOKEN else 1
         self.events += max(tokens, len(line) // _PIECE_BYTES)
@@ -380,19 +479,17 @@ STREAMS = ("text/event-stream", "application/x-ndjson")
 _NOT_TEXT = ("audio", "image", "video")
 
 
-def answer_reader(
-    media: str, status: int, encoding: str, *, writes: bool, withhold: bool, most: int = _LONGEST_LINE
-) -> CountedAnswer:
+def answer_reader(media: str, status: int, encoding: str, *, writes: bool, withhold: bool) -> CountedAnswer:
     """Return the reader for an answer of this media type, status and ``Content-Encoding``.
 
-    ``writes``: its path is one for text. ``most``: bytes of JSON that it may keep.
+    ``writes``: its path is one for text.
     """
     is_error = not 200 <= status < 300
     is_compressed = encoding.strip().lower() not in ("", "identity")
     if media in STREAMS and not is_error and not is_compressed:
         return Relay(withhold=withhold, writes=writes)
     return WholeAnswer(
-        most if media == "application/json" else 0,
+        _LONGEST_LINE if media == "application/json" else 0,
         writes=writes and media.partition("/")[0] not in _NOT_TEXT,
         is_error=is_error,
         is_compressed=is_compressed,

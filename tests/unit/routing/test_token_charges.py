@@ -147,7 +147,7 @@ def test_a_number_that_json_has_not_is_no_count(number: bytes) -> None:
     ("path", "answer", "media", "least"),
     [
         ("/v1/chat/completions", chat(tokens(0, 1), "x" * 128_000), JSON, 1000),
-        ("/v1/chat/completions", chat(tokens(0, 0), "x" * 4_096_000), JSON, 8192),
+        ("/v1/chat/completions", chat(tokens(0, 0), "x" * 4_096_000), JSON, 32_000),
         ("/v1/chat/completions", delta("ab") * 3200 + b"data: " + chat(tokens(0, 0), "") + b"\n\n", SSE, 100),
         ("/v1/completions", b"data: " + chat(tokens(0, 0), "x" * 128_000) + b"\n\n", SSE, 1000),
         ("/v1/responses", event("response.output_text.delta", delta="ab") * 3200
@@ -188,7 +188,7 @@ MANY = 20_000
         ("/v1/chat/completions", b'{"message":{"content":"' + b"x" * 400 + b'"}}\n', 100),
         ("/v1/chat/completions", b"data: " + b"x" * 3_999_994 + b"\n\n", 1_000_000),
         ("/v1/chat/completions", b"data: " + b"x" * 3_999_994, 1_000_000),
-        ("/v1/chat/completions", b": comment\n" * 10_000, 23),
+        ("/v1/chat/completions", (b": comment " * 10 + b"\n") * 1000, 33),
         ("/v1/chat/completions", b"data: [DONE]" + b"x" * 3988 + b"\n\n", 1000),
     ],
     ids=itertools.count(),
