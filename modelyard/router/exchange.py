@@ -21,6 +21,9 @@ from modelyard.routing.room import Part
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.usage import STREAMS, Charge, CountedAnswer, charge
 
+MOST_UNSENT = 1 << 13
+"""Bytes that a client may have left untaken of an answer that is broken off, to be sent the error."""
+
 
 class KeptAnswer(NamedTuple):
     """An engine's answer, kept."""
@@ -142,6 +145,9 @@ class Exchange:
         """End an answer so that nobody takes it for whole."""
         response, http = self._response, self.http
         assert response is not None
+        if http.transport is not None and http.transport.get_write_buffer_size() > MOST_UNSENT:
+            http.transport.abort()  # the client takes nothing: not the error either
+            return response
         if response.content_type in STREAMS:
             told = orjson.dumps({"error": {"message": why, "type": "api_error", "param": None, "code": None}})
             with contextlib.suppress(ConnectionError):
