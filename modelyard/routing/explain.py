@@ -68,8 +68,8 @@ def _pods(decider: Decider, question: Question, now: float) -> Iterator[str]:
         if server.retry is None
         else (f"{server.retry.attempts} more, {server.retry.interval:g} s apart")
     )
-    limit = "no limit" if server.timeout is None else f"{server.timeout:g} s to the head of the answer"
-    yield f"  attempts: {retry}; {limit}"
+    limit = "the router's --head-seconds" if server.timeout is None else f"{server.timeout:g} s"
+    yield f"  attempts: {retry}; {limit} to the head of the answer"
     if server.engine == MINDIE:
         yield "  engine: MindIE; its metrics are not read, so only the requests that this router sent count as load"
     if forward.connector is not None:
