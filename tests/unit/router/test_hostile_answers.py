@@ -14,8 +14,6 @@ from router_world import RecordingEngine, RouterWorld, an_address, chat, eventua
 from modelyard.router.pod_connection import PodConnection
 from modelyard.routing.usage import SLICE
 
-pytestmark = pytest.mark.integration
-
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
