@@ -157,7 +157,7 @@ class Survey:
         seen: World = {**world, LOOK_UPS: self._look_ups}
         keys = [one.key for one in world[lifecycle.about].all() if one.key.namespace not in unread]
         needs = self._needs[lifecycle]
-        for key in needs.keys() - set(keys):
+        for key in needs.keys() - set(keys) if needs else ():
             del needs[key]
         if only is not None:
             keys = [key for key in keys if key in only]
