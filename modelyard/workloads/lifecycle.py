@@ -21,7 +21,7 @@ from modelyard.objects.parse import epoch, namespace
 from modelyard.reconcile.plan import FAILED, Child, Plan, ServedKind, Want, World
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.resources import InferenceService
-from modelyard.workloads import canaries, gates, holding, returning, settings
+from modelyard.workloads import canaries, gates, holding, recorded_inputs, returning, settings
 from modelyard.workloads.canaries import is_canary
 from modelyard.workloads.changes import changes, identity
 from modelyard.workloads.components import texts
@@ -29,13 +29,13 @@ from modelyard.workloads.deeds import Deeds
 from modelyard.workloads.diagnosis import NO_MODEL, UNSCHEDULABLE, Trouble
 from modelyard.workloads.recovery import groups, recover
 from modelyard.workloads.render import render
-from modelyard.workloads.resolution import Resolved, recorded, resolve
+from modelyard.workloads.resolution import Resolved, offered_runtimes, recorded, resolve
 from modelyard.workloads.returning import Aim
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.settings import ServingSettings
 from modelyard.workloads.standing import COMPONENTS, ComponentStanding, floor, in_turn, is_workload, makes_pods, stand
 from modelyard.workloads.story import LATEST, UNREPORTED, told
-from modelyard.workloads.values import Abilities, Refused, Rendered
+from modelyard.workloads.values import Abilities, Body, Refused, Rendered
 from modelyard.workloads.world import (
     ASKED,
     BINDINGS,
@@ -100,6 +100,10 @@ class RollOut(ABC):
     def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
         """What is to be there for it."""
 
+    def resolve_recorded(self, service: StoredService, inputs: Body, world: World) -> Resolved:
+        """Resolve what a service named when these inputs were recorded. Whatever they say, it raises nothing."""
+        return self.resolve(service, world)
+
     def beside(self, service: StoredService, world: World) -> Sequence[str]:
         """What another controller has made of the service, with pods that would be beside those that are made here."""
         return ()
@@ -123,6 +127,7 @@ class RollOut(ABC):
             *self.named,
             *wanted(self.kinds, self.labels, self.served),
             returning.revisions_wanted(self.labels),
+            recorded_inputs.records_wanted(self.home),
             Want(NODES, node, cached=True, use="models"),
             Want(NAMESPACES, namespace, use="services"),
             self._settings(settings.CONFIG_MAP, SETTINGS),
@@ -153,6 +158,7 @@ class RollOut(ABC):
         deeds, recovery = Deeds.of(here, owned), recover(groups(owned, self._pods(service, world)), now)
         good = here.aim.revision.name if here.aim is not None and here.done else here.good
         kept, older = returning.kept(here.aim if here.states else None, good, self.labels, service, world)
+        marks = recorded_inputs.record_mark(self.home, resolved.runtime, world) if kept else ()
         plan = with_spec_warning(self.tell(here, [*deeds.words, *recovery.words], now), service.status)
         again = returning.look_again(service, here.aim, now) if here.aim is not None and not here.done else None
         waits = deeds.waits or self._awaited(here, now)
@@ -162,6 +168,7 @@ class RollOut(ABC):
             waits = [UNREPORTED]
         return replace(
             plan,
+            marks=marks,
             apply=(*deeds.apply, *kept),
             delete=(
                 *(Child(one.kind, one.key, one.body["metadata"]["uid"]) for one in deeds.delete),
@@ -262,13 +269,18 @@ class RollOut(ABC):
         service, result = here.service, here.result
         if isinstance(result, Refused) or here.held or here.changes.conflicts:
             return here
-        aim, noted = Aim.of(service, here.resolved, result), recorded(service)
+        inputs = recorded_inputs.record(service, here.resolved.runtime)
+        aim, noted = Aim.of(service, here.resolved, inputs, result), recorded(service)
         compared = noted.get(gates.COMPARED, "") if aim.since is not None else ""
         good = noted.get(returning.GOOD, "")
-        before = returning.before(service, aim, world) if good != aim.revision.name else None
+        before = self._previous(service, aim, world) if good != aim.revision.name else None
+        if isinstance(before, Refused):
+            if aim.returned(service):  # its earlier pods serve, and stay as they are
+                return self._standing(service, here.resolved, before, world)
+            here, before = replace(here, unreturnable=str(before)), None
         if before is not None and not aim.returned(service):
             wanted = self.canaries(service, here.resolved, result)
-            mixed = canaries.beside(result, before.rendered(), wanted, here.there)
+            mixed = canaries.beside(result, before, wanted, here.there)
             if mixed is not None:
                 here = replace(
                     self._standing(service, here.resolved, mixed, world), canary=canaries.told(mixed, wanted)
@@ -286,7 +298,7 @@ class RollOut(ABC):
             why = _why(service, f"did not become ready ({stuck.hindrance})")
         elif not done or aim.since is None:
             return here
-        elif compared or (watch := self._watch(here, aim.since, before.rendered(), world, now)) is None:
+        elif compared or (watch := self._watch(here, aim.since, before, world, now)) is None:
             return accepted
         elif (verdict := gates.verdict(watch, (self.readings or {}).get(service.key), now)) is None:
             late = (
@@ -297,8 +309,23 @@ class RollOut(ABC):
             return replace(accepted, compared=verdict.words)
         else:
             why = _why(service, f"{returning.WORSE} ({verdict.words})")
-        there = self._standing(service, here.resolved, before.rendered(), world)
+        there = self._standing(service, here.resolved, before, world)
         return replace(there, aim=aim, begun=begun, good=here.good, returned=why, failed=stuck)
+
+    def _previous(self, service: StoredService, aim: Aim, world: World) -> Rendered | Refused | None:
+        """Render the revision that served last, of its recorded inputs, by the same checks as any service.
+
+        ``None`` where there is none, or its pods are those that are asked for: then there is nothing to go back to.
+        """
+        stored = returning.last_good(service, world)
+        if stored is None:
+            return None
+        inputs = stored.inputs()
+        then = recorded_inputs.recorded_service(service, inputs)
+        result = self.rendered(then, self.resolve_recorded(then, inputs, world), world)
+        if isinstance(result, Refused):
+            return replace(result, problem=f"in what served before ({stored.key.name}): {result.problem}")
+        return None if returning.pods_hash(result.children) == aim.revision.pods else result
 
     def _watch(
         self, here: Standing, since: float, before: Rendered, world: World, now: float
@@ -359,6 +386,16 @@ class ServiceRollOut(RollOut):
     def resolve(self, service: StoredService, world: World) -> Resolved:
         """Its model and its runtime."""
         return resolve(service, world)
+
+    def resolve_recorded(self, service: StoredService, inputs: Body, world: World) -> Resolved:
+        """Resolve its model as it is now, and its runtime as it was recorded."""
+
+        def choose(service: StoredService, resolved: Resolved, world: World) -> Resolved:
+            offered = offered_runtimes(service.key.namespace, world)
+            runtime = recorded_inputs.recorded_runtime(inputs, service.key.namespace, offered, world)
+            return replace(resolved, runtime=runtime)
+
+        return resolve(service, world, choose)
 
     def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
         """What is to be there for it."""

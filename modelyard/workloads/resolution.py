@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
@@ -78,8 +78,13 @@ def unasked(service: StoredService, found: Resolved) -> list[str]:
     )
 
 
-def resolve(service: StoredService, world: World) -> Resolved:
-    """Look up what the service names, and choose the runtime where it names none: a live one stays with its own."""
+def resolve(
+    service: StoredService, world: World, choose: Callable[[StoredService, Resolved, World], Resolved] | None = None
+) -> Resolved:
+    """Look up what the service names, and choose the runtime where it names none: a live one stays with its own.
+
+    ``choose`` adds the runtime in another way; it may raise ``Refusal``.
+    """
     if not isinstance(service.resource, InferenceService):
         assert service.problem is not None
         return Resolved(problem=service.problem)
@@ -103,7 +108,7 @@ def resolve(service: StoredService, world: World) -> Resolved:
             problem = f"no BaseModel of namespace {home} and no ClusterBaseModel has {named.storage}"
             remedy = "make one with this storageUri, which brings its files to the nodes, or name a claim (pvc://)"
             raise Refusal("BaseModelNotFound", STORAGE_FIELD, problem, remedy)
-        resolved = _with_runtime(service, result, world)
+        resolved = (choose or _with_runtime)(service, result, world)
         return replace(resolved, notes=tuple(_kind_notes(resolved)))
     except Refusal as refusal:
         return Resolved(named, model, result.weights, problem=refusal.refused)

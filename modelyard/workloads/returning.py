@@ -1,7 +1,8 @@
-"""An update that does not become ready goes back by itself to what served before. Pure.
+"""Rollback of an update that does not become ready to the revision that served before. Pure.
 
-What served is kept whole, as it was rendered, in a ControllerRevision of the service: so pods of whatever kind come
-back, with the ports, routes and scalers that they had. Which one it is, is recorded in the service's status.
+A ControllerRevision in the service's namespace keeps what the revision was rendered from (``recorded_inputs``), and the
+service's status names the revision that served last. Whoever may write ControllerRevisions can forge both. So nothing
+that is kept is ever applied: a rollback renders the inputs again, through the checks that every service passes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from modelyard.workloads import names
 from modelyard.workloads.changes import Object
 from modelyard.workloads.resolution import GENERATION, Resolved, recorded
 from modelyard.workloads.standing import ComponentStanding, makes_pods
-from modelyard.workloads.values import Body, ChildObject, Note, Rendered, canonical
+from modelyard.workloads.values import Body, ChildObject, Rendered, canonical
 from modelyard.workloads.world import OwnLabels, StoredService
 
 PODS, SINCE = "modelyard.dev/pods", "modelyard.dev/since"
@@ -35,14 +36,20 @@ UNOBSERVED = 10.0
 """Seconds after which a LeaderWorkerSet is taken at its word, which does not say what it has observed."""
 WORSE: Final = "served worse"
 """Words in ``RETURNED`` of an update that became ready, and was given up for what it did then."""
+MAX_TEXT: Final = LARGEST // 2
+"""Characters of what is kept of a revision. A longer one is not kept, and a forged one not read."""
+MAX_DELETED: Final = 20
+"""Superseded revisions that one plan deletes: a tenant can forge hundreds of them."""
 _DIGITS: Final = 16
-_DATA: Final = "rendered"
+_DATA: Final = "inputs"
+_EARLIER_DATA: Final = "rendered"
+"""Key in the revisions of earlier releases, which kept whole objects. They are deleted, and not read."""
 
 
 class Revision(NamedTuple):
-    """A rendering as it is kept: ``name`` ends with the hash of ``text``, so that nothing else is brought back by it.
+    """The inputs of a rendering as they are kept. ``name`` ends with the hash of ``text``.
 
-    ``pods`` is the hash of what makes its pods, whatever the number of them.
+    ``pods`` is the hash of what makes its pods, whatever the number of them. Empty ``text``: they cannot be kept.
     """
 
     name: str
@@ -50,19 +57,14 @@ class Revision(NamedTuple):
     pods: str
 
     @classmethod
-    def of(cls, service: StoredService, result: Rendered) -> Revision:
-        """How a rendering is kept."""
-        parts = {
-            "children": [[one.body, one.component, one.after, one.seed] for one in result.children],
-            "notes": [[one.reason, one.message, one.component] for one in result.notes],
-            **{name: getattr(result, name) for name in ("modes", "entry", "url", "address")},
-        }
-        text = canonical(parts)
+    def of(cls, service: StoredService, inputs: Mapping[str, Any], result: Rendered) -> Revision:
+        """Return the revision of a service that was rendered from these inputs."""
+        text = canonical(inputs) if inputs else ""
         name = f"{names.fitting(service.key.name, names.LONGEST - _DIGITS - 1)}-{_hash(text)}"
-        return cls(name, text, pods_hash(result.children))
+        return cls(name, text if len(text) <= MAX_TEXT else "", pods_hash(result.children))
 
     def manifest(self, service: StoredService, labels: OwnLabels) -> Body:
-        """The object that keeps it."""
+        """Return the object that keeps it."""
         about = {"name": self.name, "namespace": service.key.namespace, "labels": {labels.service: service.label}}
         kind, data = CONTROLLER_REVISIONS, {_DATA: self.text}
         identity = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": about}
@@ -70,18 +72,20 @@ class Revision(NamedTuple):
 
 
 class StoredRevision(NamedTuple):
-    """One that is there; ``owner`` is the service's uid. Without ``text`` it is not what its name says."""
+    """A revision in the cluster; ``owner`` is the service's uid. Without ``text`` there is nothing to go back to."""
 
     key: Key
     uid: str
     owner: str
     text: str
 
-    def rendered(self) -> Rendered:
-        """What served."""
-        parts: dict[str, Any] = json.loads(self.text)
-        children = (ChildObject(body, kind, tuple(after), seed) for body, kind, after, seed in parts.pop("children"))
-        return Rendered(tuple(children), notes=tuple(Note(*one) for one in parts.pop("notes")), **parts)
+    def inputs(self) -> dict[str, Any]:
+        """Return what the revision was rendered from, as its text says; empty where that is no object."""
+        try:
+            inputs = json.loads(self.text)
+        except (ValueError, RecursionError):
+            return {}
+        return inputs if isinstance(inputs, dict) else {}
 
 
 def pods_hash(children: Iterable[ChildObject]) -> str:
@@ -90,7 +94,7 @@ def pods_hash(children: Iterable[ChildObject]) -> str:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:_DIGITS]
 
 
 def _pods(child: ChildObject) -> Body | None:
@@ -101,10 +105,12 @@ def _pods(child: ChildObject) -> Body | None:
 
 
 def _stored(obj: Object) -> StoredRevision | None:
-    owner, key, text = controller_of(obj), key_of(obj), (obj.get("data") or {}).get(_DATA)
-    if owner is None or not isinstance(text, str):
+    owner, key, data = controller_of(obj), key_of(obj), obj.get("data")
+    if owner is None or not isinstance(data, Mapping) or not {_DATA, _EARLIER_DATA} & data.keys():
         return None  # a StatefulSet's
-    return StoredRevision(key, obj["metadata"]["uid"], owner.uid, text if key.name.endswith(f"-{_hash(text)}") else "")
+    text = data.get(_DATA)
+    is_intact = isinstance(text, str) and len(text) <= MAX_TEXT and key.name.endswith(f"-{_hash(text)}")
+    return StoredRevision(key, obj["metadata"]["uid"], owner.uid, str(text) if is_intact else "")
 
 
 def _owner(one: StoredRevision) -> tuple[str, ...]:
@@ -124,9 +130,9 @@ class Aim(NamedTuple):
     since: float | None
 
     @classmethod
-    def of(cls, service: StoredService, found: Resolved, result: Rendered) -> Aim:
-        """What a service asks for."""
-        revision, before = Revision.of(service, result), recorded(service)
+    def of(cls, service: StoredService, found: Resolved, inputs: Mapping[str, Any], result: Rendered) -> Aim:
+        """What a service asks for, rendered from these inputs."""
+        revision, before = Revision.of(service, inputs, result), recorded(service)
         marks = {**found.inputs, GENERATION: str(service.subject.generation), PODS: revision.pods}
         known = SINCE in before and all(before.get(name) == value for name, value in marks.items())
         return cls(revision, marks, epoch(before[SINCE]) if known else None)
@@ -170,14 +176,11 @@ def look_again(service: StoredService, aim: Aim, now: float) -> float | None:
     return next((one for one in moments if one > now), None)
 
 
-def before(service: StoredService, aim: Aim, world: World) -> StoredRevision | None:
-    """What served last, unless that has the pods that are asked for: then there is nothing to go back to."""
-    found: StoredRevision | None = world[CONTROLLER_REVISIONS].get(
-        Key(service.key.namespace, recorded(service).get(GOOD, ""))
-    )
-    if found is None or not found.text or found.owner != service.subject.uid:
-        return None
-    return None if Revision.of(service, found.rendered()).pods == aim.revision.pods else found
+def last_good(service: StoredService, world: World) -> StoredRevision | None:
+    """Return the revision that the status names as the last that served, if the service owns it and it is intact."""
+    name = recorded(service).get(GOOD, "")
+    stored: StoredRevision | None = world[CONTROLLER_REVISIONS].get(Key(service.key.namespace, name))
+    return stored if stored is not None and stored.text and stored.owner == service.subject.uid else None
 
 
 def kept(
@@ -192,6 +195,7 @@ def kept(
     there = [one for one in found if one.key.namespace == service.key.namespace]
     stay = {good, *([new.name] if new is not None else ())}
     others = tuple(Child(CONTROLLER_REVISIONS, one.key, one.uid) for one in there if one.key.name not in stay)
-    if new is None or len(new.text) > LARGEST // 2 or any(one.key.name == new.name and one.text for one in there):
+    others = others[:MAX_DELETED]
+    if new is None or not new.text or any(one.key.name == new.name and one.text for one in there):
         return (), others
     return (new.manifest(service, labels),), others

@@ -50,6 +50,8 @@ class Standing:
     """The result of that comparison, in words."""
     returned: str = ""
     """The reason for which the update was abandoned."""
+    unreturnable: str = ""
+    """The reason for which the update could not be rolled back."""
     failed: ComponentStanding | None = None
     """The component because of which this plan abandons the update."""
 

@@ -11,7 +11,9 @@ from modelyard.workloads.pods import PORT, PodDraft, isolated, template, with_en
 from modelyard.workloads.settings import ProberSettings, RdmaProfile
 from modelyard.workloads.values import Body, Refusal
 
-RDMA, _PROFILE, _CONTAINER = (f"rdma.ome.io/{name}" for name in ("auto-inject", "profile", "container-name"))
+RDMA_PREFIX = "rdma.ome.io/"
+"""Prefix of annotations that have fast networking injected into pods."""
+RDMA, _PROFILE, _CONTAINER = (f"{RDMA_PREFIX}{name}" for name in ("auto-inject", "profile", "container-name"))
 _AUTOSCALING = "autoscaling.knative.dev/"
 _TAGS = "ome.io/enable-tag-routing"
 

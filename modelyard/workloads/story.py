@@ -127,15 +127,16 @@ def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
         return no("ApplyFailed", here.service.subject.failed)
     behind = [one for one in here.states.values() if not one.rolled_out]
     hindered = next((one for one in behind if one.exists and one.trouble is not None and one.trouble.final), None)
+    lasting = f"; cannot be rolled back: {here.unreturnable}" if here.unreturnable else ""
     if hindered is not None and hindered.trouble is not None:
-        return no(hindered.trouble.reason, hindered.message)
+        return no(hindered.trouble.reason, f"{hindered.message}{lasting}")
     if doing:
         return no("Applying", f"to be written: {', '.join(doing)}")
     if here.changes.leaving:
         return no("Replacing", f"being taken away, to be made anew: {', '.join(here.changes.leaving)}")
     if behind:
         one = behind[0]
-        return no(one.trouble.reason if one.trouble is not None else "RollingOut", one.message)
+        return no(one.trouble.reason if one.trouble is not None else "RollingOut", f"{one.message}{lasting}")
     if here.watch is not None:
         return no("Comparing", f"what was asked for is what runs, {here.watch.words}")
     if here.canary:

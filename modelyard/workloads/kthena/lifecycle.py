@@ -112,7 +112,9 @@ class ModelRollOut(RollOut):
     def least(self, service: StoredService, result: Rendered, component: str) -> int:
         """As few as its backend may have, whatever there are."""
         assert isinstance(service.resource, Model)
-        backend = next(one for one in service.resource.spec.backends if one.name == component)
+        backend = next((one for one in service.resource.spec.backends if one.name == component), None)
+        if backend is None:  # of the revision that served before
+            return floor(result.children, component)
         each = min(one.replicas or 1 for one in backend.workers)
         return max(backend.min_replicas * each, floor(result.children, component))
 

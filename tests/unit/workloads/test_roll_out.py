@@ -623,7 +623,7 @@ def test_without_the_very_revision_that_served_there_is_nothing_to_go_back_to(lo
         del fleet.objects["ControllerRevision", "shop", name]
     else:
         kept = fleet.objects["ControllerRevision", "shop", name]["data"]
-        kept["rendered"] = kept["rendered"].replace("engine:1", "evil:1")
+        kept["inputs"] = kept["inputs"].replace("engine:1", "evil:1")
     fleet.settle(now=NOW + 100)
     assert image_of(fleet) == "engine:2"
     assert fleet.condition(LATEST)[1] == "RollingOut"
