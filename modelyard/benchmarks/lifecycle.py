@@ -33,6 +33,7 @@ from modelyard.objects.parse import namespace
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import FAILED, Child, Plan, Want, World
 from modelyard.reconcile.spec_warning import FIELDS_IGNORED, with_spec_warning
+from modelyard.reconcile.write_rules import WriteRules
 from modelyard.workloads import names
 from modelyard.workloads.world import INFERENCE_SERVICES, MODELS_WANTED, SERVICES_WANTED
 
@@ -108,6 +109,7 @@ class BenchmarkRuns:
             plan,
             annotations=annotations,
             apply=deeds.apply,
+            rules=WriteRules.of((JOBS, INFERENCE_SERVICES)),
             delete=deeds.delete,
             awaits=deeds.awaits,
             due=deeds.due,

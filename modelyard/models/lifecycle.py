@@ -35,6 +35,7 @@ from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.objects.parse import epoch
 from modelyard.reconcile.plan import LOOK_UPS, Mark, Plan, Want, World
+from modelyard.reconcile.write_rules import WriteRules
 
 REPORTS, SETTINGS = "model-reports", "model-settings"
 MOST_AT_ONCE = 50
@@ -270,6 +271,7 @@ class ModelDelivery:
             hand_over=tuple(given for leg, _ in acting for given in leg.hand_over),
             delete=tuple(child for leg, _ in acting for child in leg.delete),
             homes=frozenset({self.home}),
+            rules=WriteRules.of((JOBS,)),
             awaits=tuple(sorted(awaits))[:10],
             needs=tuple(sorted({secret for leg in parts for secret in leg.needs}))[:MOST_NEEDS],
             due=min(dues, default=None),
@@ -417,6 +419,7 @@ class ModelDelivery:
             delete=(*plan.delete, *leg.delete),
             homes=plan.homes | {goal.claim.namespace},
             finalizer=plan.finalizer or self._finalizer(model, bool(leg.apply or leg.job)),
+            rules=WriteRules.of((JOBS,)),
             awaits=(*plan.awaits, *leg.awaits),
             needs=(*plan.needs, *leg.needs),
             due=min((due for due in (plan.due, leg.due) if due is not None), default=None),

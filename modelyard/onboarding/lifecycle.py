@@ -23,6 +23,7 @@ from modelyard.onboarding.plan import Findings, Name, NextSteps, benchmarks, nam
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
 from modelyard.reconcile.memory import Seconds, parse_memory, render_memory
 from modelyard.reconcile.plan import Child, Plan, ServedKind, Subject, Want, World
+from modelyard.reconcile.write_rules import WriteRules
 from modelyard.workloads import names
 from modelyard.workloads.world import CLASSES_SERVED, INFERENCE_SERVICES, RUNTIMES_WANTED, VARIANTS, classes_wanted
 
@@ -118,7 +119,8 @@ class Onboarding:
         awaits = (*steps.awaits, *(f"{kind} {name}: gone" for kind, name in steps.remove))
         subject = Subject.of(CONFIG_MAPS, stored)
         apply = tuple(_owned(asked, one) for one in steps.apply)
-        return Plan(subject, annotations=keep, apply=apply, delete=delete, awaits=awaits)
+        rules = WriteRules.of(_BY_KIND.values())
+        return Plan(subject, annotations=keep, apply=apply, rules=rules, delete=delete, awaits=awaits)
 
     def _get(self, world: World, kind: ResourceType, name: str) -> dict[str, Any] | None:
         found: dict[str, Any] | None = world[kind].get(Key(self.asked.namespace, name))

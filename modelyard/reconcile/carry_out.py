@@ -371,6 +371,9 @@ class _CarryOut:
     async def _apply(self, manifest: Mapping[str, Any]) -> None:
         """Make a child be as its manifest says. What is there under its name must be the subject's already."""
         metadata = dict(manifest["metadata"])
+        if why := self.plan.rules.refusal(manifest):
+            self._fail(f"{manifest.get('kind')} {metadata['name']} is not written: {why}")
+            raise _Stop
         kind = await self.cluster.resolve(manifest["apiVersion"], manifest["kind"])
         found = await self._own(kind, Key(metadata.get("namespace") or "", metadata["name"]))
         owner = self.subject.reference

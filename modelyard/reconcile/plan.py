@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
+from modelyard.reconcile.write_rules import NO_CHILDREN, WriteRules
 from modelyard.resources.field_effects import warning_of
 
 T = TypeVar("T")
@@ -184,7 +185,8 @@ class Plan:
     nothing at all of the object has changed since it was seen (a claim). ``status_first`` turns the first two round,
     for a memory that must not be newer than the status it belongs to. ``status`` is ``None`` when the stored one is
     true. ``apply`` holds manifests; what they make belongs to the subject, and is in its namespace or in one of
-    ``homes``. ``finalizer`` is ``True`` to set ours (``finalizer_name``) before anything else, ``False`` to take it off
+    ``homes``; ``rules`` say which may be written. ``finalizer`` is ``True`` to set ours (``finalizer_name``) before
+    anything else, ``False`` to take it off
     when all else is done. ``fill`` is a merge patch for the object itself, written only if nothing of it has changed.
     ``awaits`` is what a run stays for: never a person. ``needs`` are Secrets that have to exist before it can go on
     (``LOOK_UPS``). ``due`` is when (epoch seconds) to look again though nothing has moved.
@@ -209,6 +211,7 @@ class Plan:
     delete: tuple[Child, ...] = ()
     fill: Mapping[str, Any] = field(default_factory=dict)
     homes: frozenset[str] = frozenset()
+    rules: WriteRules = field(default=NO_CHILDREN, compare=False)
     scales: tuple[Scale, ...] = ()
     news: tuple[Notice, ...] = ()
     notices: tuple[Notice, ...] = ()

@@ -78,7 +78,9 @@ def beside(
     together = (
         one if one.kind == "ModelServer" else _together(one, made) for one in (*children, *made.values(), *behind)
     )
-    return replace(old, children=tuple(together), modes=new.modes, notes=new.notes, url=url)
+    return replace(
+        old, children=tuple(together), modes=new.modes, notes=new.notes, url=url, rights=old.rights | new.rights
+    )
 
 
 def _behind(

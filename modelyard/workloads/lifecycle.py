@@ -16,14 +16,16 @@ from modelyard.models import settings as models_settings
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.world import ModelNode, node
 from modelyard.objects import Key, Namespace, ResourceType
-from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS
+from modelyard.objects.kinds import CONFIG_MAPS, CONTROLLER_REVISIONS, NAMESPACES, NODES, PODS
 from modelyard.objects.parse import epoch, namespace
 from modelyard.reconcile.plan import FAILED, Child, Plan, ServedKind, Want, World
 from modelyard.reconcile.spec_warning import with_spec_warning
+from modelyard.reconcile.write_rules import NO_CHILDREN, WriteRules
 from modelyard.resources import InferenceService
 from modelyard.workloads import canaries, gates, holding, recorded_inputs, returning, settings
 from modelyard.workloads.canaries import is_canary
 from modelyard.workloads.changes import changes, identity
+from modelyard.workloads.child_rules import child_rules
 from modelyard.workloads.components import texts
 from modelyard.workloads.deeds import Deeds
 from modelyard.workloads.diagnosis import NO_MODEL, UNSCHEDULABLE, Trouble
@@ -169,6 +171,7 @@ class RollOut(ABC):
         return replace(
             plan,
             marks=marks,
+            rules=self._rules(here, world),
             apply=(*deeds.apply, *kept),
             delete=(
                 *(Child(one.kind, one.key, one.body["metadata"]["uid"]) for one in deeds.delete),
@@ -181,6 +184,14 @@ class RollOut(ABC):
             due=min((one for one in (again, recovery.due) if one is not None), default=None),
             annotations=_forgotten(service) if not deeds.words else {},
         )
+
+    def _rules(self, here: Standing, world: World) -> WriteRules:
+        """Return the rules for what is written now; nothing is written of a service that is refused."""
+        if isinstance(here.result, Refused):
+            return NO_CHILDREN
+        name = here.service.key.namespace
+        namespace: Namespace = world[NAMESPACES].get(Key("", name)) or Namespace(name)
+        return child_rules((*self.kinds, CONTROLLER_REVISIONS), here.result.rights, namespace)
 
     def rendered(self, service: StoredService, found: Resolved, world: World) -> Rendered | Refused:
         """Render a service from what it names, or say why not."""

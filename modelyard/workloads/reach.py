@@ -7,10 +7,10 @@ ClusterServingRuntime, which only administrators write, or are allowed by an ann
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from modelyard.objects import Namespace
-from modelyard.workloads.values import Refusal
+from modelyard.workloads.values import Refusal, Right
 
 ALLOW: Final = "modelyard.dev/allow-in-pods"
 """Annotation of a Namespace: what its services may ask for, separated by commas."""
@@ -31,14 +31,6 @@ _OWN_RUNNER = (
     *("image", "command", "lifecycle", "volumeMounts", "volumeDevices", "envFrom", "securityContext"),
     *("readinessProbe", "livenessProbe", "startupProbe"),
 )
-
-
-class Right(NamedTuple):
-    """Something a pod has that not everybody may give; ``what`` is the annotation's word for it."""
-
-    what: str
-    field: str
-    value: str
 
 
 def allowed(namespace: Namespace) -> frozenset[str]:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import mapping
-from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.reconcile.plan import CLAIM, FAILED, Mark, Want, World
 from modelyard.resources import ClusterServingRuntime, InferenceService, Model, ServingRuntime
 from modelyard.runtimes import parse_runtime, parse_wishes
@@ -83,6 +83,8 @@ def record_mark(home: str, runtime: OfferedRuntime | None, world: World) -> tupl
     """Return the write that records a runtime of the cluster; empty if it is recorded, or of a namespace."""
     if runtime is None or runtime.resource is None or runtime.kind != RUNTIMES[1].kind:
         return ()
+    if world[NAMESPACES].get(Key("", home)) is None:
+        return ()  # there is nowhere to record it, and a roll-out needs no record
     stored = _records(world)
     names = stored.names if stored is not None else {}
     existing = {offer.choice.name for offer in world[RUNTIMES[1]].all()}
@@ -131,7 +133,9 @@ def recorded_runtime(
         return None
     current = next((offer for offer in offered if (offer.kind, offer.choice.name) == (kind, name)), None)
     if current is not None and current.choice.disabled:
-        raise Refusal("RuntimeDisabled", "spec.runtime.name", f"{kind} {name} is disabled", "enable it, or name another")
+        raise Refusal(
+            "RuntimeDisabled", "spec.runtime.name", f"{kind} {name} is disabled", "enable it, or name another"
+        )
     if current is not None and current.resource is not None and _spec(current.resource) == spec:
         return current
     trusted = kind == RUNTIMES[1].kind and _is_recorded(name, spec, world) and _gives_rights_of(current, spec)

@@ -56,7 +56,7 @@ from modelyard.workloads.pods import (
     with_files,
     with_parallelism,
 )
-from modelyard.workloads.reach import Right, by_annotations, check, rights
+from modelyard.workloads.reach import HOST_PATHS, SERVICE_ACCOUNTS, by_annotations, check, rights
 from modelyard.workloads.request_limits import (
     CONCURRENCY,
     check_limits,
@@ -77,6 +77,7 @@ from modelyard.workloads.values import (
     Refused,
     Rendered,
     Retired,
+    Right,
     plain,
 )
 
@@ -143,6 +144,7 @@ class _Rendering:
         self.notes: list[Note] = []
         self.tag = ""
         self.untagged: list[str] = []
+        self.rights: set[Right] = set()
 
     def result(self) -> Rendered:
         service = self.service
@@ -207,6 +209,7 @@ class _Rendering:
             entry=entry,
             url=behind.url or routed.url,
             address=routed.address,
+            rights=frozenset(self.rights),
         )
 
     def _ineffective(self) -> Iterator[Note]:
@@ -480,15 +483,20 @@ class _Rendering:
         own = [(one.path, one.own), *((f"{one.path}.{name}", one.own.get(name) or {}) for name in ("leader", "worker"))]
         own.append(("spec.predictor.model", {"runtimeVersion": self.tag if one.kind == names.ENGINE else ""}))
         check(path, asked, given, self.namespace, own)
+        self.rights |= asked
         if one.kind == names.ROUTER:
+            account = names.component(self.service.name, names.ROUTER)
+            self.rights.add(Right(SERVICE_ACCOUNTS, "serviceAccountName", account))
             spec = {name: value for name, value in pod.spec.items() if name != "serviceAccount"}
-            pod = PodDraft({**spec, "serviceAccountName": names.component(self.service.name, names.ROUTER)}, pod.main)
+            pod = PodDraft({**spec, "serviceAccountName": account}, pod.main)
         elif not pod.spec.get("serviceAccountName"):
             pod = PodDraft({"automountServiceAccountToken": False, **pod.spec}, pod.main)
         if one.kind != names.ROUTER or MODEL_PATH in json.dumps(pod.container):
             selection = self._selection()
             for files in weights.files:
                 pod = with_files(pod, files, selection)
+                if "hostPath" in files.source:
+                    self.rights.add(Right(HOST_PATHS, "volumes.hostPath", str(files.source["hostPath"])))
 
         def last(container: Body) -> Body:
             if one.kind != names.ROUTER:

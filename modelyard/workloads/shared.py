@@ -13,7 +13,7 @@ from modelyard.workloads.values import Body, ChildObject, canonical
 _SECRET: Final = ("token", "secretKey")
 """Parameters of a storage that are nobody's business in a tenant's namespace."""
 _RBAC: Final = "rbac.authorization.k8s.io"
-_SEES_PODS: Final = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+SEES_PODS: Final = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
 """All that a router may do: it finds engines and decoders by their labels."""
 
 
@@ -36,7 +36,7 @@ def shared(
         subject = {"kind": "ServiceAccount", "name": identity, "namespace": namespace}
         rights: list[Body] = [
             {"apiVersion": "v1", "kind": "ServiceAccount"},
-            {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "rules": [_SEES_PODS]},
+            {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "rules": [SEES_PODS]},
             {"apiVersion": f"{_RBAC}/v1", "kind": "RoleBinding", "roleRef": role, "subjects": [subject]},
         ]
         bodies += [({**one, "metadata": about}, names.ROUTER) for one in rights]

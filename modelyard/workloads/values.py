@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from modelyard.objects import Namespace
 from modelyard.objects.documents import cut, printable
@@ -126,6 +126,14 @@ class Retired:
     after: tuple[str, ...]
 
 
+class Right(NamedTuple):
+    """Something a pod has that not everybody may give; ``what`` is the annotation's word for it."""
+
+    what: str
+    field: str
+    value: str
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """Something that is not as it was asked for, and keeps nothing from being served. ``reason`` is a condition's."""
@@ -151,6 +159,8 @@ class Rendered:
     url: str = ""
     address: str = ""
     virtual: bool = False
+    rights: frozenset[Right] = frozenset()
+    """Rights that the pods may have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -11,9 +12,10 @@ from typing import Any
 from modelyard.objects import Key
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Plan, ServedKind
+from modelyard.reconcile.plan import Mark, Plan, ServedKind, Subject
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
 from modelyard.workloads.rollout_state import Standing
+from modelyard.workloads.values import canonical
 
 NOW = 1_800_000_000.0
 SERVED = frozenset(
@@ -77,6 +79,21 @@ class Fleet:
         body = {"supportedModelFormats": [entry], "engineConfig": {"runner": ENGINE}, **spec}
         self.put("ClusterServingRuntime", name, spec=body)
 
+    def forge_revision(
+        self, inputs: Mapping[str, Any], name: str = "chat", namespace: str = "shop", **more: Any
+    ) -> str:
+        """A ControllerRevision that a tenant made, and a status that names it as the last that served; its name."""
+        service = self.objects[self.lifecycle.about.kind, namespace, name]
+        text = canonical(inputs)
+        called = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        owner = {**Subject.of(self.lifecycle.about, service).reference, "controller": True}
+        label = {self.lifecycle.labels.service: name}
+        metadata = {"ownerReferences": [owner], "labels": label}
+        data = {"inputs": text, **more}
+        self.put("ControllerRevision", called, namespace, data=data, metadata=metadata)
+        service["status"]["annotations"]["modelyard.dev/good"] = called
+        return called
+
     def look(self, name: str = "chat", namespace: str = "shop", now: float = NOW) -> Plan | None:
         return self.lifecycle.plan(Key(namespace, name), self.stores(), now)
 
@@ -121,7 +138,13 @@ class Fleet:
             assert plan.status is not None
             owner["status"] = _merged(owner.get("status") or {}, statuses.patch(plan.status, owner["status"], now))
 
+        def mark(mark: Mark) -> None:
+            before = self.objects.get((mark.kind.kind, mark.key.namespace, mark.key.name), {})
+            data = _merged(before.get("data") or {}, mark.data)
+            self.put(mark.kind.kind, mark.key.name, mark.key.namespace, data=data)
+
         def apply(manifest: Mapping[str, Any]) -> None:
+            assert not (why := plan.rules.refusal(manifest)), why
             body = copy.deepcopy(dict(manifest))
             about = body.pop("metadata")
             before = self.objects.get((body["kind"], about["namespace"], about["name"]), {})
@@ -134,6 +157,8 @@ class Fleet:
             yield remember
         if plan.status is not None:
             yield tell
+        for given in plan.marks:
+            yield partial(mark, given)
         for manifest in plan.apply:
             yield partial(apply, manifest)
         for child in plan.delete:

@@ -16,6 +16,7 @@ from modelyard.workloads.kthena.templates import LIST_FILE, adapter_list, adapte
 from modelyard.workloads.kthena.traffic import model_routes, model_server
 from modelyard.workloads.kthena.unified import UNIFIED
 from modelyard.workloads.kthena.workloads import mode, workloads
+from modelyard.workloads.reach import HOST_PATHS
 from modelyard.workloads.values import (
     Abilities,
     Body,
@@ -25,6 +26,7 @@ from modelyard.workloads.values import (
     Refusal,
     Refused,
     Rendered,
+    Right,
     canonical,
     naming_backends,
     plain,
@@ -93,7 +95,10 @@ def _render(model: Model, abilities: Abilities, settings: ModelSettings, existin
     for body in (*routing, *policies):
         add(body)
     modes = {setup.backend.name: mode(setup) for setup in setups}
-    return Rendered(tuple(children.values()), notes=tuple(notes), modes=modes)
+    # Folders of models on nodes, which were checked: nothing else of a Model gives its pods a right.
+    folders = (volume["hostPath"] for files_ in all_files.values() for volume in files_.volumes if "hostPath" in volume)
+    permitted = frozenset(Right(HOST_PATHS, "volumes.hostPath", str(folder)) for folder in folders)
+    return Rendered(tuple(children.values()), notes=tuple(notes), modes=modes, rights=permitted)
 
 
 def _stamped(body: Body) -> Body:

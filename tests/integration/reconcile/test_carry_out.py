@@ -15,6 +15,7 @@ from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.fence import Fence, NotTheWriter
 from modelyard.reconcile.plan import FINALIZER, Child, Plan, Ref, Scale, Status, Subject
 from modelyard.reconcile.tell import Said, tell
+from modelyard.reconcile.write_rules import WriteRules
 from modelyard.resources import AutoscalingPolicy
 
 pytestmark = pytest.mark.integration
@@ -73,7 +74,8 @@ class Objects:
         return None if "deletionTimestamp" in found["metadata"] else found
 
     async def carry_out(self, *plans: Plan, fence: Fence | None = None) -> Outcome:
-        return await carry_out(self.cluster, plans, fence or Fence())
+        rules = WriteRules.of((CONFIG_MAPS,))
+        return await carry_out(self.cluster, [replace(plan, rules=rules) for plan in plans], fence or Fence())
 
 
 @pytest.fixture

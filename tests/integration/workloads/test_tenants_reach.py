@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,24 @@ from install_manifests import kubeconfig_of
 
 from modelyard.cluster import SERVICE_ACCOUNTS, Cluster, ClusterSettings, Forbidden, UnknownKind
 from modelyard.local.stack import LocalStack
+from modelyard.objects import ResourceType
+from modelyard.objects.kinds import CONTROLLER_REVISIONS, DEPLOYMENTS
+from modelyard.reconcile.acting import look
+from modelyard.reconcile.carry_out import carry_out
+from modelyard.reconcile.fence import Fence
 from modelyard.workloads import Rendered
+from modelyard.workloads.values import canonical
+from modelyard.workloads.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 
 OURS = ("ome.io", "registry.volcano.sh", "networking.volcano.sh")
 """Groups whose rights an administrator gives with the CustomResourceDefinitions."""
 RBAC = "rbac.authorization.k8s.io/v1"
+ROLES, ROLE_BINDINGS = (
+    ResourceType("rbac.authorization.k8s.io", "v1", kind, plural, True)
+    for kind, plural in (("Role", "roles"), ("RoleBinding", "rolebindings"))
+)
 
 
 @pytest.fixture
@@ -96,3 +108,80 @@ async def test_the_tenant_of_these_tests_has_its_limits(tenant: Cluster, namespa
     elsewhere = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "default"}, "data": {}}
     with pytest.raises(Forbidden):
         await tenant.apply(elsewhere)
+
+
+FORGERY = [
+    {"apiGroups": ["apps"], "resources": ["controllerrevisions"], "verbs": ["*"]},
+    {"apiGroups": ["ome.io"], "resources": ["inferenceservices", "inferenceservices/status"], "verbs": ["*"]},
+]
+PRIVILEGED = {"name": "ome-container", "image": "example.invalid/evil:1", "securityContext": {"privileged": True}}
+
+
+def old_form(namespace: str) -> dict[str, Any]:
+    """Whole objects, as earlier releases kept them."""
+    about = {"name": "chat-engine", "namespace": namespace, "labels": {"ome.io/inferenceservice": "chat"}}
+    pods = {"metadata": {"labels": {"app": "chat-engine"}}, "spec": {"containers": [PRIVILEGED]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "chat-engine"}}, "template": pods}
+    account = {"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    bodies = [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": about, "spec": spec},
+        {"apiVersion": RBAC, "kind": "Role", "metadata": about, "rules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}]},
+        {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": about, "roleRef": reference, "subjects": [account]},
+    ]
+    children = [[body, "engine", [], None] for body in bodies]
+    modes = {"engine": "RawDeployment"}
+    return {"children": children, "notes": [], "modes": modes, "entry": "engine", "url": "", "address": ""}
+
+
+def new_form(runtime: str) -> dict[str, Any]:
+    """Inputs, with a runtime of the cluster that never had this spec."""
+    spec = {"supportedModelFormats": [], "engineConfig": {"runner": PRIVILEGED}}
+    wanted = {"model": {"name": runtime}, "runtime": {"name": runtime}, "engine": {}}
+    return {"spec": wanted, "runtime": {"kind": "ClusterServingRuntime", "name": runtime, "spec": spec}}
+
+
+@pytest.mark.parametrize("form", ["rendered", "inputs"])
+async def test_a_forged_rollback_gives_a_tenant_no_rights(
+    control_plane_cluster: Cluster, tenant: Cluster, namespace: str, fleets: Any, form: str
+) -> None:
+    """The tenant forges a ControllerRevision, the status that names it, and since when its update has failed."""
+    cluster = control_plane_cluster
+    about = {"name": "forger", "namespace": namespace}
+    await cluster.apply({"apiVersion": RBAC, "kind": "Role", "metadata": about, "rules": FORGERY})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "forger"}
+    subjects = [{"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}]
+    binding = {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": about, "roleRef": reference, "subjects": subjects}
+    await cluster.apply(binding)
+
+    async def roll_out() -> None:
+        plans = await look(cluster, fleets.kinds, [namespace])
+        await carry_out(cluster, plans.values(), Fence())
+
+    await fleets.make(namespace)
+    for _ in range(2):
+        await roll_out()
+    (service,) = await tenant.list(INFERENCE_SERVICES, namespace)
+    text = canonical(old_form(namespace) if form == "rendered" else new_form(fleets.home))
+    name = f"chat-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    owner = {"apiVersion": "ome.io/v1beta1", "kind": "InferenceService", "name": "chat", "controller": True}
+    metadata = {
+        "name": name,
+        "labels": {"ome.io/inferenceservice": "chat"},
+        "ownerReferences": [{**owner, "uid": service["metadata"]["uid"]}],
+    }
+    await tenant.create(CONTROLLER_REVISIONS, {"metadata": metadata, "data": {form: text}, "revision": 1}, namespace)
+    notes = {"modelyard.dev/good": name, "modelyard.dev/since": "2020-01-01T00:00:00Z"}
+    await tenant.merge_patch(INFERENCE_SERVICES, "chat", {"status": {"annotations": notes}}, namespace, "status")
+    for _ in range(3):
+        await roll_out()
+    deployment = await cluster.get(DEPLOYMENTS, "chat-engine", namespace)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "example.invalid/engine:1"
+    assert "privileged" not in (container.get("securityContext") or {})
+    for kind in (ROLES, ROLE_BINDINGS):
+        assert "chat-engine" not in [one["metadata"]["name"] for one in await cluster.list(kind, namespace)]
+    stored = await tenant.get(INFERENCE_SERVICES, "chat", namespace)
+    (latest,) = [c for c in stored["status"]["conditions"] if c["type"] == "LatestDeploymentReady"]
+    assert latest["status"] == "False"
+    assert ("cannot be rolled back" in latest["message"]) == (form == "inputs")

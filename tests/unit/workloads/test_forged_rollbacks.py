@@ -1,0 +1,371 @@
+"""Finding: a tenant that may write ControllerRevisions and statuses gets no rights by what is kept for a rollback."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import kthena_models
+import pytest
+import service_cases
+import service_world
+from hypothesis import given
+from hypothesis import strategies as st
+from service_world import ENGINE, NOW, Fleet
+
+from modelyard.objects import Namespace
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS
+from modelyard.reconcile.plan import Plan, Subject
+from modelyard.workloads import Rendered, returning
+from modelyard.workloads.child_rules import child_rules, pod_rights
+from modelyard.workloads.recorded_inputs import CONFIG_MAP, MAX_RECORDS
+from modelyard.workloads.returning import MAX_DELETED, USUAL
+from modelyard.workloads.values import Right
+from modelyard.workloads.world import child_kinds
+
+LATEST = "LatestDeploymentReady"
+PRIVILEGED = {**ENGINE, "securityContext": {"privileged": True}}
+SPEC = {"model": {"name": "llama"}, "runtime": {"name": "small"}, "engine": {}}
+OWN = {"runner": {"name": "ome-container", "image": "engine:2"}}
+
+
+def serving() -> Fleet:
+    """A service that answers, and the controller's namespace."""
+    fleet = service_world.serving()
+    fleet.put("Namespace", "home")
+    fleet.objects["ControllerRevision", "shop", fleet.status()["annotations"]["modelyard.dev/good"]]["data"] = {}
+    fleet.settle()
+    return fleet
+
+
+def engine(fleet: Fleet) -> dict[str, Any]:
+    """Spec of the engine's pods."""
+    found: dict[str, Any] = fleet.objects["Deployment", "shop", "chat-engine"]["spec"]["template"]["spec"]
+    return found
+
+
+def failing(fleet: Fleet) -> None:
+    """An update whose pods do not become ready."""
+    fleet.service(engine=OWN)
+    fleet.settle()
+    fleet.objects["Deployment", "shop", "chat-engine"]["status"] |= {"updatedReplicas": 1, "replicas": 2}
+
+
+def forged(inputs: dict[str, Any], **more: Any) -> Fleet:
+    """A service whose update fails, and a revision to return to that its tenant wrote."""
+    fleet = serving()
+    failing(fleet)
+    fleet.forge_revision(inputs, **more)
+    fleet.settle(now=NOW + USUAL)
+    return fleet
+
+
+RUNTIMES: dict[str, dict[str, Any]] = {
+    "privileged container": {"runner": PRIVILEGED},
+    "host network": {"hostNetwork": True, "runner": ENGINE},
+    "host path": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}], "runner": ENGINE},
+    "account": {"serviceAccountName": "admin", "runner": ENGINE},
+    "sidecar": {"containers": [{**PRIVILEGED, "name": "side"}], "runner": ENGINE},
+    "init container": {"initContainers": [{**PRIVILEGED, "name": "first"}], "runner": ENGINE},
+    "host port": {"runner": {**ENGINE, "ports": [{"containerPort": 8080, "hostPort": 8080}]}},
+    "rdma": {"annotations": {"rdma.ome.io/auto-inject": "true"}, "runner": ENGINE},
+}
+
+
+@pytest.mark.parametrize("kind", ["ClusterServingRuntime", "ServingRuntime"])
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_forged_revision_gives_no_right(name: str, kind: str) -> None:
+    runtime = {"kind": kind, "name": "small", "spec": {"supportedModelFormats": [], "engineConfig": RUNTIMES[name]}}
+    fleet = forged({"spec": SPEC, "runtime": runtime})
+    assert not pod_rights(fleet.objects["Deployment", "shop", "chat-engine"]) - frozenset(
+        right
+        for right in fleet.standing().result.rights  # type: ignore[union-attr]
+    )
+    assert engine(fleet)["containers"][0]["image"] == "engine:2", "nothing is returned to"
+    status, reason, message = fleet.condition(LATEST)
+    assert (status, reason) == ("False", "RollingOut")
+    assert "cannot be rolled back" in message
+    assert "is not for everybody to give" in message
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_forged_revision_gives_no_right_by_the_service_itself(name: str) -> None:
+    fleet = forged({"spec": {**SPEC, "engine": RUNTIMES[name]}})
+    assert engine(fleet)["containers"][0]["image"] == "engine:2"
+    assert "cannot be rolled back" in fleet.condition(LATEST)[2]
+
+
+def test_objects_that_earlier_releases_kept_are_not_applied() -> None:
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x", "namespace": "kube-system"}}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "x"}, "rules": []}
+    fleet = serving()
+    failing(fleet)
+    before = fleet.names()
+    name = fleet.forge_revision({})
+    kept = json.dumps({"children": [[deployment, "engine", [], None], [role, "", [], None]], "notes": [], "modes": {}})
+    fleet.objects["ControllerRevision", "shop", name]["data"] = {"rendered": kept}
+    fleet.settle(now=NOW + USUAL)
+    assert fleet.names() == before
+    assert ("ControllerRevision", "shop", name) not in fleet.objects or not fleet.look().apply  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {},
+        {"spec": "text"},
+        {"spec": {"engine": {"minReplicas": "many"}}},
+        {"spec": SPEC, "runtime": "small"},
+        {"spec": SPEC, "runtime": {"kind": 1, "name": [], "spec": {}}},
+        {"spec": SPEC, "runtime": {"kind": "ClusterServingRuntime", "name": "small", "spec": {"engineConfig": 7}}},
+        {"spec": {**SPEC, "model": {"name": "gone"}}},
+        {"spec": SPEC, "labels": [], "annotations": {"a": {}}, "children": [["Role"]]},
+        {"spec": {**SPEC, "engine": {"config": {"a": [[[[[[[[1]]]]]]]]}}}},
+    ],
+)
+def test_a_forged_revision_stops_nothing(inputs: dict[str, Any]) -> None:
+    fleet = forged(inputs)
+    assert fleet.condition(LATEST)[0] == "False"
+    fleet.service(engine={"runner": {"name": "ome-container", "image": "engine:3"}})
+    fleet.settle(now=NOW + 2 * USUAL)
+    fleet.up("chat-engine")
+    fleet.settle(now=NOW + 2 * USUAL)
+    assert fleet.condition(LATEST)[1] == "RolledOut"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["spec", "runtime", "engine", "runner", "name", "kind", "labels", "annotations", "containers"]
+                ),
+                inner,
+            )
+        ),
+    )
+)
+def test_whatever_is_kept_is_planned(value: Any) -> None:
+    fleet = serving()
+    failing(fleet)
+    fleet.forge_revision(value if isinstance(value, dict) else {"spec": value})
+    plan = fleet.look(now=NOW + USUAL)
+    assert plan is not None
+    assert all(not plan.rules.refusal(manifest) for manifest in plan.apply)
+
+
+def test_a_forged_text_beyond_the_limit_is_not_read() -> None:
+    fleet = serving()
+    failing(fleet)
+    name = fleet.forge_revision({"spec": {**SPEC, "engine": {"config": {"a": "x" * returning.MAX_TEXT}}}})
+    stored = fleet.stores()[returning.CONTROLLER_REVISIONS].get(("shop", name))
+    assert stored is not None
+    assert stored.text == ""
+
+
+def test_a_revision_of_a_neighbour_is_not_taken_for_ones_own() -> None:
+    fleet = serving()
+    failing(fleet)
+    name = fleet.forge_revision({"spec": SPEC})
+    stored = fleet.objects["ControllerRevision", "shop", name]["metadata"]["ownerReferences"][0]
+    stored["uid"] = "another-service"
+    fleet.settle(now=NOW + USUAL)
+    assert engine(fleet)["containers"][0]["image"] == "engine:2"
+    assert ("ControllerRevision", "shop", name) in fleet.objects, "nor deleted"
+
+
+def test_hundreds_of_forged_revisions_are_deleted_a_few_at_a_time() -> None:
+    fleet = serving()
+    for number in range(300):
+        fleet.forge_revision({"spec": SPEC, "labels": {"n": str(number)}})
+    plan = fleet.look()
+    assert plan is not None
+    assert len(plan.delete) == MAX_DELETED
+
+
+def changed(fleet: Fleet, runner: dict[str, Any]) -> None:
+    """Another spec of the runtime of the cluster."""
+    fleet.runtime(engineConfig={"runner": runner})
+
+
+def restarted(runner: dict[str, Any], after: dict[str, Any] | None, **allowed: Any) -> Fleet:
+    """A service on a runtime with ``runner``, whose update fails once the runtime has ``after`` (``None``: is gone)."""
+    fleet = Fleet()
+    fleet.put("Namespace", "home")
+    fleet.model()
+    changed(fleet, runner)
+    fleet.service(runtime={"name": "small"}, **allowed)
+    fleet.settle()
+    fleet.up("chat-engine")
+    fleet.settle()
+    fleet.service(runtime={"name": "other"}, engine={"minReplicas": 1, "labels": {"a": "b"}})
+    fleet.runtime("other", engineConfig={"runner": {**ENGINE, "image": "engine:9"}})
+    fleet.settle()
+    fleet.objects["Deployment", "shop", "chat-engine"]["status"] |= {"updatedReplicas": 1, "replicas": 2}
+    if after is None:
+        del fleet.objects["ClusterServingRuntime", "", "small"]
+    else:
+        changed(fleet, after)
+    fleet.settle(now=NOW + USUAL)
+    return fleet
+
+
+@pytest.mark.parametrize("after", [PRIVILEGED, {**PRIVILEGED, "image": "engine:7"}], ids=["same", "changed"])
+def test_a_recorded_runtime_returns_with_the_rights_it_still_has(after: dict[str, Any]) -> None:
+    fleet = restarted(PRIVILEGED, after)
+    (container,) = engine(fleet)["containers"]
+    assert container["image"] == "engine:1"
+    assert container["securityContext"] == {"privileged": True}
+    assert fleet.condition(LATEST)[1] == "RolledBack"
+
+
+@pytest.mark.parametrize("after", [None, ENGINE], ids=["deleted", "without the right"])
+def test_a_recorded_runtime_returns_with_no_right_that_it_has_lost(after: dict[str, Any] | None) -> None:
+    fleet = restarted(PRIVILEGED, after)
+    assert engine(fleet)["containers"][0]["image"] == "engine:9"
+    assert "cannot be rolled back" in fleet.condition(LATEST)[2]
+
+
+@pytest.mark.parametrize("after", [None, {**ENGINE, "image": "engine:7"}], ids=["deleted", "changed"])
+def test_a_runtime_without_rights_returns_as_it_was(after: dict[str, Any] | None) -> None:
+    fleet = restarted(ENGINE, after)
+    assert engine(fleet)["containers"][0]["image"] == "engine:1"
+    assert fleet.condition(LATEST)[1] == "RolledBack"
+
+
+def test_an_image_of_the_tenant_is_not_run_with_the_rights_of_the_runtime() -> None:
+    """The runtime of the cluster gives the right and has been recorded; the forged spec of it has another image."""
+    fleet = Fleet()
+    fleet.put("Namespace", "home")
+    fleet.model()
+    changed(fleet, PRIVILEGED)
+    fleet.service(runtime={"name": "small"})
+    fleet.settle()
+    fleet.up("chat-engine")
+    fleet.settle()
+    fleet.service(runtime={"name": "small"}, engine={"minReplicas": 1, "labels": {"a": "b"}})
+    fleet.settle()
+    fleet.objects["Deployment", "shop", "chat-engine"]["status"] |= {"updatedReplicas": 1, "replicas": 2}
+    spec = {"supportedModelFormats": [], "engineConfig": {"runner": {**PRIVILEGED, "image": "evil:1"}}}
+    fleet.forge_revision({"spec": SPEC, "runtime": {"kind": "ClusterServingRuntime", "name": "small", "spec": spec}})
+    fleet.settle(now=NOW + USUAL)
+    assert engine(fleet)["containers"][0]["image"] == "engine:1"
+    assert "cannot be rolled back" in fleet.condition(LATEST)[2]
+
+
+def test_a_disabled_runtime_is_not_returned_to_and_what_was_returned_stays() -> None:
+    fleet = restarted(ENGINE, {**ENGINE, "image": "engine:7"})
+    fleet.up("chat-engine")
+    fleet.settle(now=NOW + USUAL)
+    fleet.objects["ClusterServingRuntime", "", "small"]["spec"]["disabled"] = True
+    fleet.settle(now=NOW + 2 * USUAL)
+    assert engine(fleet)["containers"][0]["image"] == "engine:1", "what serves is kept"
+    status, reason, message = fleet.condition(LATEST)
+    assert (status, reason) == ("False", "RuntimeDisabled")
+    assert "in what served before" in message
+    assert fleet.condition("Ready")[0] == "True"
+
+
+def test_runtimes_are_recorded_once_and_not_for_ever() -> None:
+    fleet = serving()
+    stored = fleet.objects["ConfigMap", "home", CONFIG_MAP]["data"]
+    assert list(stored.values()) == ["small"]
+    stored |= {f"{number:064}": "gone" for number in range(MAX_RECORDS)}
+    failing(fleet)
+    assert len(stored) == MAX_RECORDS + 1, "nothing new was rolled out of a runtime"
+    fleet.runtime("other", engineConfig={"runner": {**ENGINE, "image": "engine:9"}})
+    fleet.service(runtime={"name": "other"})
+    fleet.settle()
+    assert sorted(fleet.objects["ConfigMap", "home", CONFIG_MAP]["data"].values()) == ["other", "small"]
+
+
+def test_a_service_that_flips_keeps_two_revisions() -> None:
+    fleet = serving()
+    for number in range(30):
+        fleet.service(engine={"runner": {"name": "ome-container", "image": f"engine:{number % 2}"}}, a={"b": number})
+        fleet.settle(now=NOW + number)
+        assert len([key for key in fleet.objects if key[0] == "ControllerRevision"]) <= 2
+    assert len(fleet.objects["ConfigMap", "home", CONFIG_MAP]["data"]) == 1
+
+
+# What the write path itself refuses
+
+
+NAMESPACE = Namespace("shop")
+RULES = child_rules((*child_kinds(frozenset()), JOBS), frozenset(), NAMESPACE)
+
+
+def child(kind: str, version: str = "v1", namespace: str = "shop", **body: Any) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "chat-router", "namespace": namespace}, **body}
+
+
+RBAC = "rbac.authorization.k8s.io/v1"
+POD: dict[str, Any] = {"containers": [{"name": "a", "image": "b"}]}
+ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "chat-router"}
+ACCOUNT = {"kind": "ServiceAccount", "name": "chat-router", "namespace": "shop"}
+PODS_ONLY = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+
+
+def deployment(spec: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    template = {"metadata": {"annotations": annotations}, "spec": {**POD, **spec}}
+    return child("Deployment", "apps/v1", spec={"template": template})
+
+
+REFUSED = {
+    "kind": child("ClusterRoleBinding", RBAC),
+    "secret": child("Secret"),
+    "group": child("Deployment", "example.com/v1"),
+    "namespace": child("ConfigMap", namespace="kube-system"),
+    "no namespace": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}},
+    "privileged": deployment({"containers": [{"name": "a", "securityContext": {"privileged": True}}]}),
+    "host": deployment({"hostPID": True}),
+    "path": deployment({"volumes": [{"name": "a", "hostPath": {"path": "/etc"}}]}),
+    "account": deployment({"serviceAccountName": "admin"}),
+    "profile": deployment({}, **{"container.apparmor.security.beta.kubernetes.io/a": "unconfined"}),
+    "any kind with pods": child("Job", "batch/v1", spec={"more": [{"deep": {"spec": {**POD, "hostIPC": True}}}]}),
+    "no pod": deployment({"containers": ["text"]}),
+    "role": child("Role", RBAC, rules=[PODS_ONLY, {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]),
+    "other role": child("RoleBinding", RBAC, roleRef={**ROLE, "name": "admin"}, subjects=[ACCOUNT]),
+    "cluster role": child("RoleBinding", RBAC, roleRef={**ROLE, "kind": "ClusterRole"}, subjects=[ACCOUNT]),
+    "other account": child("RoleBinding", RBAC, roleRef=ROLE, subjects=[ACCOUNT, {**ACCOUNT, "name": "default"}]),
+    "account's secrets": child("ServiceAccount", secrets=[{"name": "admin-token"}]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_write_path_refuses(name: str) -> None:
+    assert RULES.refusal(REFUSED[name])
+
+
+def test_the_write_path_lets_pass_what_a_service_has() -> None:
+    for manifest in (
+        deployment({}),
+        child("Role", RBAC, rules=[PODS_ONLY]),
+        child("RoleBinding", RBAC, roleRef=ROLE, subjects=[ACCOUNT]),
+        child("ServiceAccount"),
+    ):
+        assert RULES.refusal(manifest) == ""
+    allowing = Namespace("shop", {}, {"modelyard.dev/allow-in-pods": "privileged"})
+    rules = child_rules((DEPLOYMENTS,), frozenset({Right("host-namespaces", "hostPID", "true")}), allowing)
+    assert rules.refusal(REFUSED["privileged"]) == rules.refusal(REFUSED["host"]) == ""
+    assert rules.refusal(REFUSED["path"])
+
+
+def test_a_plan_writes_no_children_unless_its_lifecycle_says_which() -> None:
+    plan = Plan(Subject(CONFIG_MAPS, ("shop", "a"), "uid", 1))  # type: ignore[arg-type]
+    assert plan.rules.refusal(child("ConfigMap"))
+
+
+CASES = [("service", name) for name in service_cases.CASES] + [("model", name) for name in kthena_models.names()]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind}-{name}" for kind, name in CASES])
+def test_every_rendered_child_passes_the_check_of_the_write_path(kind: str, name: str) -> None:
+    result = service_cases.rendered(name) if kind == "service" else kthena_models.rendered_named(name)
+    assert isinstance(result, Rendered)
+    for rendered in result.children:
+        rules = child_rules((), result.rights, Namespace(rendered.body["metadata"]["namespace"]))
+        assert rules.check is not None
+        assert rules.check(rendered.body) == ""
