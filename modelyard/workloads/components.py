@@ -29,12 +29,12 @@ RAY_CLUSTER: Final = ("ray.io/v1", "RayCluster")
 KEDA: Final = ("keda.sh/v1alpha1", "ScaledObject")
 
 _MOST_REPLICAS = {ENGINE: 3, DECODER: 3, ROUTER: 2}
-_SCALING = (
+SCALING_FIELDS = (
     *("minReplicas", "maxReplicas", "scaleTarget", "scaleMetric", "containerConcurrency", "timeoutSeconds"),
     *("canaryTrafficPercent", "labels", "annotations", "minAvailable", "maxUnavailable", "deploymentStrategy"),
     "kedaConfig",
 )
-_NOT_POD = frozenset((*_SCALING, "runner", "leader", "worker", "config", "size", "acceleratorOverride"))
+_NOT_POD = frozenset((*SCALING_FIELDS, "runner", "leader", "worker", "config", "size", "acceleratorOverride"))
 
 
 @dataclass(frozen=True, slots=True)

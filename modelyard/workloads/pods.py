@@ -107,7 +107,7 @@ def _quantity(amount: Any, path: str) -> str:
 
 
 def _elements(found: Mapping[str, Any], name: str, path: str) -> Iterable[tuple[int, Body]]:
-    items = found.get(name) or ()
+    items = () if found.get(name) is None else found[name]
     if not isinstance(items, list | tuple) or len(items) > _MOST or not all(isinstance(i, Mapping) for i in items):
         raise _wrong(f"{path}.{name}", f"is not a list of at most {_MOST} objects")
     return enumerate(items)

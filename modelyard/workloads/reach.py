@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from modelyard.objects import Namespace
+from modelyard.workloads.own_code import own_code
 from modelyard.workloads.values import Refusal, Right
 
 ALLOW: Final = "modelyard.dev/allow-in-pods"
@@ -26,11 +27,6 @@ _CAPABILITIES = frozenset(
 )
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 _SECCOMP = ("seccomp.security.alpha.kubernetes.io/", "container.seccomp.security.alpha.kubernetes.io/")
-_OWN_PARTS = ("containers", "initContainers", "ephemeralContainers", "volumes", "securityContext", "runtimeVersion")
-_OWN_RUNNER = (
-    *("image", "command", "lifecycle", "volumeMounts", "volumeDevices", "envFrom", "securityContext"),
-    *("readinessProbe", "livenessProbe", "startupProbe"),
-)
 
 
 def allowed(namespace: Namespace) -> frozenset[str]:
@@ -99,10 +95,12 @@ def check(
     given: frozenset[Right],
     namespace: Namespace,
     own: Sequence[tuple[str, Mapping[str, Any]]],
+    untrusted: str = "",
 ) -> None:
     """Raise ``Refusal`` for a right that is neither ``given`` by an administrator's runtime nor allowed here.
 
     Nor may a service bring a program of its own (``own`` are its parts of the pod) into one with rights by its runtime.
+    ``untrusted`` names the field of a model whose files are the tenant's own and whose code the engine runs.
     """
     here = allowed(namespace)
     wanted = sorted(right for right in asked if right.what not in here)
@@ -116,13 +114,12 @@ def check(
             raise Refusal("NotPermitted", f"{path}.{right.field}", problem, remedy)
     if not wanted:
         return
+    problem = f"the runtime gives these pods {wanted[0].field}, so that a service may not put its own into them"
+    allowing = f"have an administrator put {ALLOW}: {wanted[0].what} on Namespace {namespace.name}"
     for where, part in own:
-        parts = [name for name in _OWN_PARTS if part.get(name)]
-        runner = part.get("runner") or {}
-        parts += [f"runner.{name}" for name in _OWN_RUNNER if runner.get(name)]
-        if parts:
-            problem = f"the runtime gives these pods {wanted[0].field}, so that a service may not put its own into them"
-            remedy = (
-                f"leave it out, or have an administrator put {ALLOW}: {wanted[0].what} on Namespace {namespace.name}"
-            )
-            raise Refusal("NotPermitted", f"{where}.{parts[0]}", problem, remedy)
+        if name := own_code(part):
+            raise Refusal("NotPermitted", f"{where}.{name}", problem, f"leave it out, or {allowing}")
+    if untrusted:
+        problem += ", and its engine runs code that is among the model's files (--trust-remote-code)"
+        remedy = f"name a ClusterBaseModel or a runtime that runs no code of models, or {allowing}"
+        raise Refusal("NotPermitted", untrusted, problem, remedy)

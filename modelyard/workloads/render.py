@@ -39,6 +39,7 @@ from modelyard.workloads.groups import (
 from modelyard.workloads.lora import loaded, started_engine, with_adapters
 from modelyard.workloads.metadata import Marked
 from modelyard.workloads.model_routes import engine_of, routing, served_name
+from modelyard.workloads.own_code import runs_code_of_model
 from modelyard.workloads.pods import (
     MODEL_PATH,
     NONE,
@@ -482,7 +483,9 @@ class _Rendering:
             given = frozenset()
         own = [(one.path, one.own), *((f"{one.path}.{name}", one.own.get(name) or {}) for name in ("leader", "worker"))]
         own.append(("spec.predictor.model", {"runtimeVersion": self.tag if one.kind == names.ENGINE else ""}))
-        check(path, asked, given, self.namespace, own)
+        is_own = self.files is not None and (self.model is None or self.model.stored.subject.kind.namespaced)
+        untrusted = "spec.model.name" if is_own and any(map(runs_code_of_model, pod.spec["containers"])) else ""
+        check(path, asked, given, self.namespace, own, untrusted)
         self.rights |= asked
         if one.kind == names.ROUTER:
             account = names.component(self.service.name, names.ROUTER)

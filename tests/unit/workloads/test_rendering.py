@@ -335,6 +335,93 @@ def test_rights_come_from_an_administrator(text: str, word: str, field: str) -> 
     assert "spec.engine.runner.image: the runtime gives these pods" in refusal("raw", with_its_own_image)
 
 
+OWN_CODE = {
+    "env: [{name: LD_PRELOAD, value: /mnt/claim/a.so}]": "env[LD_PRELOAD]",
+    "env: [{name: PYTHONPATH, value: /mnt/claim}]": "env[PYTHONPATH]",
+    "env: [{name: VLLM_PLUGINS, value: mine}]": "env[VLLM_PLUGINS]",
+    "env: [{name: TZ, value: '$(cat /etc/shadow)'}]": "env[TZ]",
+    "env: [{name: HF_TOKEN, valueFrom: {fieldRef: {fieldPath: metadata.name}}}, {name: PATH, value: .}]": "env[PATH]",
+    "args: ['--worker-cls=mine.Worker']": "args[0]",
+    "args: [--max-model-len, '4096', --trust-remote-code]": "args[2]",
+    "args: [-c, 'import os']": "args[0]",
+    "args: ['--served-model-name=`id`']": "args[0]",
+    "args: [--enforce-eager, a, b]": "args[2]",
+    "workingDir: /opt/ml/model": "workingDir",
+    "envFrom: [{configMapRef: {name: mine}}]": "envFrom",
+    "volumeMounts: [{name: shm, mountPath: /usr/lib/python3}]": "volumeMounts",
+    "command: [sh]": "command",
+    "securityContext: {runAsUser: 0}": "securityContext",
+}
+
+
+def privileged(kind: str = "ClusterServingRuntime") -> Edit:
+    """A runtime that gives its pods a right."""
+
+    def edit(found: dict[str, dict[str, Any]]) -> None:
+        runner = found["ClusterServingRuntime"]["spec"]["engineConfig"]["runner"]
+        runner["securityContext"] = {"privileged": True}
+        found["ClusterServingRuntime"]["kind"] = kind
+
+    return edit
+
+
+@pytest.mark.parametrize("text", OWN_CODE)
+def test_a_service_runs_no_code_of_its_own_in_pods_with_rights(text: str) -> None:
+    def edit(found: dict[str, dict[str, Any]]) -> None:
+        privileged()(found)
+        engine(f"runner: {{{text}}}")(found)
+
+    found = refusal("raw", edit)
+    assert found.startswith(f"NotPermitted: spec.engine.runner.{OWN_CODE[text]}: the runtime gives these pods")
+    assert f"leave it out, or have an administrator put {ALLOW}: privileged on Namespace shop" in found
+    assert isinstance(changed("raw", edit, allow="privileged"), Rendered)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("shareProcessNamespace: true", "shareProcessNamespace"),
+        ("runtimeClassName: mine", "runtimeClassName"),
+        ("hostAliases: [{ip: 10.0.0.1, hostnames: [huggingface.co]}]", "hostAliases"),
+    ],
+)
+def test_nor_by_any_other_part(text: str, field: str) -> None:
+    def edit(found: dict[str, dict[str, Any]]) -> None:
+        privileged()(found)
+        engine(text)(found)
+
+    assert refusal("raw", edit).startswith(f"NotPermitted: spec.engine.{field}: ")
+
+
+def test_a_service_sizes_and_places_pods_with_rights() -> None:
+    text = (
+        "{minReplicas: 3, nodeSelector: {a: b}, tolerations: [{key: a}], labels: {a: b}, runner: {args:"
+        " [--max-model-len, '4096', '--tensor_parallel_size=4', --enforce-eager, --served-model-name, a, b],"
+        " env: [{name: NCCL_DEBUG, value: INFO}], resources: {limits: {nvidia.com/gpu: 4}}}}"
+    )
+
+    def edit(found: dict[str, dict[str, Any]]) -> None:
+        privileged()(found)
+        engine(text.replace(", b]", "]"))(found)
+
+    assert isinstance(changed("raw", edit), Rendered)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_code_among_the_files_of_a_tenants_model_runs_in_no_pod_with_rights(own: bool) -> None:
+    def edit(found: dict[str, dict[str, Any]]) -> None:
+        privileged()(found)
+        found["ClusterServingRuntime"]["spec"]["engineConfig"]["runner"]["args"].append("--trust-remote-code")
+        if own:
+            found["ClusterBaseModel"]["kind"] = "BaseModel"
+            found["ClusterBaseModel"]["metadata"]["namespace"] = "shop"
+
+    if own:
+        assert refusal("raw", edit).startswith("NotPermitted: spec.model.name: the runtime gives these pods")
+    else:
+        assert isinstance(changed("raw", edit), Rendered)
+
+
 def test_files_of_a_model_are_read_only_for_every_container() -> None:
     """Also where a service mounts the volume itself, or has one of that name."""
     mounts = "[{name: modelyard-model, mountPath: /mine}]"
