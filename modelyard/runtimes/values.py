@@ -62,7 +62,8 @@ class Diffusion(NamedTuple):
 
 
 LONGEST_TYPE: Final = 256
-"""Characters of a model's type: it is compared with the architecture of every entry of every runtime."""
+"""Characters of a model's type, format, framework, architecture and quantization. Each is compared with every entry of
+every runtime, and named in the reason why they differ. A longer type is cut; another longer text is refused."""
 
 
 class ModelKind(NamedTuple):
@@ -220,6 +221,7 @@ def parse_model(obj: Mapping[str, Any], facts: Facts | None = None, unknown: Unk
     name, namespace = _identity(obj, kind.namespaced)
     try:
         read = kind.parse(obj, unknown=unknown)
+        _check_lengths(mapping(obj.get("spec")), "spec")
         return model_view(read.spec, name, namespace, facts or _stored(read))
     except Exception as error:  # whatever a tenant has thought of
         return ModelView(name, namespace, problem=_wrong(error))
@@ -233,12 +235,26 @@ def _stored(model: BaseModel) -> Facts:
         return Facts()
 
 
+def _check_lengths(part: Mapping[str, Any], path: str) -> None:
+    """Raise ``ValueError`` where a text by which models and runtimes are compared is too long."""
+    texts = {name: part.get(name) for name in ("modelArchitecture", "quantization")}
+    for name in ("modelFormat", "modelFramework"):
+        texts |= {f"{name}.{field}": mapping(part.get(name)).get(field) for field in ("name", "version")}
+    for name, text in texts.items():
+        if isinstance(text, str) and len(text) > LONGEST_TYPE:
+            raise ValueError(f"{path}.{name} has {len(text)} characters; write at most {LONGEST_TYPE}")
+
+
 def parse_runtime(obj: Mapping[str, Any], unknown: Unknown = "accept") -> Runtime:
     """A ServingRuntime or ClusterServingRuntime as the API (or with unknown fields forbidden a file) has it."""
     kind = ClusterServingRuntime if obj.get("kind") == "ClusterServingRuntime" else ServingRuntime
     name, namespace = _identity(obj, kind.namespaced)
     try:
-        return _runtime(kind.parse(obj, unknown=unknown).spec, name, namespace, _annotations(obj))
+        read = kind.parse(obj, unknown=unknown)
+        formats = mapping(obj.get("spec")).get("supportedModelFormats")
+        for index, entry in enumerate((formats if isinstance(formats, list) else [])[:_MAX_ENTRIES]):
+            _check_lengths(mapping(entry), f"spec.supportedModelFormats[{index}]")
+        return _runtime(read.spec, name, namespace, _annotations(obj))
     except Exception as error:  # whatever a tenant has thought of
         return Runtime(name, namespace, problem=_wrong(error))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from modelyard.objects.documents import mapping, shown
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.resources.ome.older_form import engine_config
 from modelyard.resources.replicas import component_replicas
@@ -22,6 +23,8 @@ MODES: Final = (RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL)
 MODE: Final = "ome.io/deploymentMode"
 INITIAL_REPLICAS: Final = "modelyard.dev/initial-replicas"
 """Annotation of a service or a component: the replicas to begin with. Default: the fewest, at least one."""
+LARGEST_NUMBER: Final = 2**31 - 1
+"""Replicas are 32-bit numbers in Kubernetes, and not every API server checks that."""
 MAX_WEIGHTS: Final = 1000
 """FineTunedWeights of one service, as many as a Model's backend may have adapters."""
 KNATIVE: Final = ("serving.knative.dev/v1", "Service")
@@ -160,11 +163,21 @@ def components(service: InferenceService, spec: Body, runtime: ServingRuntime | 
             continue
         base = configured.get(f"{kind}Config") or {}
         merged = merge(base, spec[kind], f"spec.{kind}")
+        _check_numbers(merged, f"spec.{kind}")
         trusted = base if runtime is not None and not type(runtime).namespaced else {}
         steering = {**annotations, **(merged.get("annotations") or {})}
         name = component(service.name, kind)
         result.append(ServiceComponent(kind, name, merged, spec[kind], trusted, metadata=steering))
     return result
+
+
+def _check_numbers(part: Mapping[str, Any], path: str) -> None:
+    """Raise ``Refusal`` for a number that no field of a workload holds."""
+    numbers = {name: part.get(name) for name in ("minReplicas", "maxReplicas", "size")}
+    numbers |= {"worker.size": mapping(part.get("worker")).get("size")}
+    for name, number in numbers.items():
+        if isinstance(number, int) and number > LARGEST_NUMBER:
+            raise Refusal("InvalidSpec", f"{path}.{name}", f"{shown(number)} is above {LARGEST_NUMBER}", "lower it")
 
 
 def _dumped(one: InferenceService | ServingRuntime, path: str) -> Body:

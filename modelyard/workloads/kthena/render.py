@@ -33,6 +33,8 @@ from modelyard.workloads.values import (
     unreadable,
 )
 
+MAX_ADAPTERS: Final = 1000
+"""Adapters of one Model, over all backends. Each ten names take a ModelRoute, and a thousand half a second to plan."""
 _UNSCALED: Final = frozenset(("replicas",))
 
 
@@ -56,6 +58,10 @@ def rendered(
 
 
 def _render(model: Model, abilities: Abilities, settings: ModelSettings, existing: Existing) -> Rendered:
+    count = sum(len(backend.lora_adapters or ()) for backend in model.spec.backends)
+    if count > MAX_ADAPTERS:
+        text = f"loraAdapters of all backends together are {count}, of {MAX_ADAPTERS} at most"
+        raise Refusal("TooManyAdapters", "spec.backends", text, "share them out among several Models")
     problems, setups = Problems(), list[Setup]()
     for index in range(len(model.spec.backends)):
         setup = understand(model, index, abilities, settings, existing, problems)

@@ -18,6 +18,7 @@ from modelyard.objects.urls import describe_url_problem
 from modelyard.resources.registry import (
     DISAGGREGATED,
     LIVE_ADAPTERS,
+    MILLION,
     RUNTIME_METRICS_PATH,
     RUNTIME_PORT,
     RUNTIME_URL,
@@ -282,7 +283,7 @@ def understand(
     with problems.collect():
         checked_runner({"env": backend.env or []}, path)
         readable = True
-    for check in (_check_scaling, _check_groups, _check_roles, _check_adapters):
+    for check in (_check_scaling, _check_replicas, _check_groups, _check_roles, _check_adapters):
         with problems.collect():
             check(setup)
     if not readable:
@@ -324,6 +325,15 @@ def _check_scaling(setup: Setup) -> None:
             f"a backend of type {backend.type} has roles that scale apart, which one policy of the model cannot do",
             "give the backend an autoscalingPolicy of its own, and remove that of the model",
         )
+
+
+def _check_replicas(setup: Setup) -> None:
+    """Refuse more replicas of one workload than a binding may have: those of the backend, times those of a worker."""
+    for place, worker in enumerate(setup.backend.workers):
+        if (most := setup.backend.max_replicas * (worker.replicas or 1)) > MILLION:
+            text = f"{worker.replicas}, times maxReplicas {setup.backend.max_replicas}, is {most}"
+            where = f"{setup.path}.workers[{place}].replicas"
+            raise Refusal("InvalidSpec", where, text, f"lower one of the two, to {MILLION} together")
 
 
 def _check_groups(setup: Setup) -> None:

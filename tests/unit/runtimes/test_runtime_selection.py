@@ -252,6 +252,26 @@ def test_a_name_without_end_is_told_in_part() -> None:
     assert len(ranking.problem.message) <= 1000
 
 
+ENDLESS = "x" * 300
+
+
+@pytest.mark.parametrize("field", ["modelArchitecture", "quantization", "modelFormat", "modelFramework"])
+def test_texts_without_end_are_compared_with_nothing(field: str) -> None:
+    """Finding: a text of a megabyte was copied for each entry of each runtime before a message was cut."""
+    value = {"name": ENDLESS} if field in ("modelFormat", "modelFramework") else ENDLESS
+    usual = {"modelFormat": {"name": "safetensors"}, "modelFramework": {"name": "transformers"}}
+    about = {**usual, field: value}
+    storage = {"storage": {"storageUri": "hf://a/b"}}
+    read = parse_model({"kind": "ClusterBaseModel", "metadata": {"name": "m"}, "spec": {**about, **storage}})
+    served = {"supportedModelFormats": [usual, about]}
+    found = parse_runtime({"kind": "ClusterServingRuntime", "metadata": {"name": "r"}, "spec": served})
+    for problem, path in ((read.problem, "spec."), (found.problem, "spec.supportedModelFormats[1].")):
+        assert f"{path}{field}" in problem
+        assert "has 300 characters; write at most 256" in problem
+    assert read.kind == ModelKind()
+    assert found.formats == ()
+
+
 def test_every_check_is_made_whatever_the_others_found() -> None:
     everything = runtime(
         "r", entry(LLAMA._replace(architecture="A")), sizes="1B-2B", disabled=True, problem="odd", classes=("l40",)

@@ -37,7 +37,7 @@ from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.setup import Existing
 from modelyard.workloads.kthena.traffic import model_routes
 from modelyard.workloads.settings import ServingSettings
-from modelyard.workloads.values import MOST_PROBLEMS, Abilities, Rendered
+from modelyard.workloads.values import MOST_PROBLEMS, Abilities, Refused, Rendered
 
 DECODE = a_worker("decode")
 POLICY = {"metrics": [{"metricName": "vllm:num_requests_waiting", "targetValue": 5}]}
@@ -1023,3 +1023,25 @@ def test_many_adapters_in_many_backends_take_no_time_of_others() -> None:
         return count_calls(lambda: model_routes(model))
 
     assert work(100) < 3 * work(50)
+
+
+@pytest.mark.parametrize(("backends", "adapters"), [(16, 63), (16, 1000), (2, 501)])
+def test_adapters_of_all_backends_together_are_bounded(backends: int, adapters: int) -> None:
+    """Finding: sixteen backends of a thousand adapters take six seconds to plan and are 1,600 routes."""
+    given = [{"name": f"a{number}", "artifactURL": "hf://a/b"} for number in range(adapters)]
+    problem = refused(a_model(*(a_backend(name=f"b{number}", loraAdapters=given) for number in range(backends))))
+    assert (problem.reason, problem.field) == ("TooManyAdapters", "spec.backends")
+    assert f"are {backends * adapters}, of 1000 at most" in problem.problem
+    assert not problem.also
+
+
+@pytest.mark.parametrize(
+    ("most", "each", "well"), [(1_000_000, 1, True), (1000, 1001, False), (1_000_000, 4000, False)]
+)
+def test_replicas_of_a_worker_and_its_backend_fit_a_binding_together(most: int, each: int, well: bool) -> None:
+    worker = a_worker(replicas=each)
+    result = render_model(a_model(a_backend(workers=[worker], minReplicas=most, maxReplicas=most)), PLAIN)
+    assert isinstance(result, Rendered) is well
+    if isinstance(result, Refused):
+        assert result.field == "spec.backends[0].workers[0].replicas"
+        assert str(most * each) in result.problem

@@ -335,6 +335,13 @@ def test_rights_come_from_an_administrator(text: str, word: str, field: str) -> 
     assert "spec.engine.runner.image: the runtime gives these pods" in refusal("raw", with_its_own_image)
 
 
+@pytest.mark.parametrize("field", ["minReplicas", "maxReplicas", "worker.size"])
+@pytest.mark.parametrize("number", [2**31, 10**30])
+def test_a_number_that_no_field_holds_is_refused(field: str, number: int) -> None:
+    found = refusal("raw", engine(f"worker: {{size: {number}}}" if "." in field else f"{field}: {number}"))
+    assert found.startswith(f"InvalidSpec: spec.engine.{field}: {number} is above 2147483647 - lower it")
+
+
 OWN_CODE = {
     "env: [{name: LD_PRELOAD, value: /mnt/claim/a.so}]": "env[LD_PRELOAD]",
     "env: [{name: PYTHONPATH, value: /mnt/claim}]": "env[PYTHONPATH]",
