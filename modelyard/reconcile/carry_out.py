@@ -29,6 +29,7 @@ from modelyard.cluster import (
 )
 from modelyard.objects import Key, WorkloadId
 from modelyard.objects.documents import counted, cut, printable
+from modelyard.objects.parse import controller_of
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.fence import Fence, NotTheWriter
 from modelyard.reconcile.plan import (
@@ -53,6 +54,7 @@ MOST_PLANS = 500
 """Plans of one namespace that are carried out at a time. What is left is still to be written at the next look."""
 LONGEST_FAILURE = 2000
 """Characters of what failed that are kept with an object."""
+LONGEST_NAME = 253
 ATTEMPTS = 5
 """How often a write that others keep getting in the way of is tried."""
 
@@ -361,7 +363,9 @@ class _CarryOut:
         if self._is_outside(key.namespace):
             owners = {(metadata.get("labels") or {}).get(OWNER)}
         if mine not in owners:
-            self._fail(f"{kind.describe(key.namespace, key.name)} is there and does not belong to it; left alone")
+            controller = controller_of(found)
+            of = f" (it is of {controller.kind} {cut(controller.name, LONGEST_NAME)})" if controller else ""
+            self._fail(f"{kind.describe(key.namespace, key.name)} is there and does not belong to it{of}; left alone")
             raise _Stop
         return found
 

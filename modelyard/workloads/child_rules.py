@@ -27,10 +27,10 @@ def child_rules(kinds: Iterable[ResourceType], permitted: frozenset[Right], name
 
 def pod_rights(manifest: Mapping[str, Any]) -> frozenset[Right]:
     """Return the rights of all pods that come of an object, of whatever kind it is."""
-    found = frozenset[Right]()
+    asked = frozenset[Right]()
     for metadata, spec in _pods(manifest):
-        found |= rights(spec) | by_annotations(texts(metadata.get("annotations")))
-    return found
+        asked |= rights(spec) | by_annotations(texts(metadata.get("annotations")))
+    return asked
 
 
 def _problem(manifest: Mapping[str, Any], permitted: frozenset[Right], namespace: Namespace) -> str:

@@ -194,5 +194,5 @@ def _rights(value: Any) -> frozenset[tuple[str, str]]:
         pod = checked({**pod_fields(value), "containers": containers}, "spec")
         asked |= rights(pod)
     injected = frozenset((name, text) for name, text in annotations.items() if name.startswith(RDMA_PREFIX))
-    found = frozenset((right.what, right.value) for right in asked)
-    return (found | injected).union(*map(_rights, value.values()))
+    named = frozenset((right.what, right.value) for right in asked)
+    return (named | injected).union(*map(_rights, value.values()))

@@ -237,6 +237,15 @@ async def test_a_status_that_others_keep_rewriting_does_not_hold_up_the_rest(
         assert bool(outcome.written) is written
 
 
+@pytest.mark.parametrize("rules", [WriteRules(), WriteRules.of((CONFIG_MAPS,), lambda body: f"data is {body['data']}")])
+async def test_a_child_that_its_rules_refuse_is_not_written(objects: Objects, rules: WriteRules) -> None:
+    plan = replace(await whole(objects), rules=rules)
+    outcome = await carry_out(objects.cluster, [plan], Fence())
+    assert outcome.errors[plan.subject.ref].startswith("ConfigMap child is not written: ")
+    assert await objects.find() is None
+    assert await objects.replicas("web") == 1, "nothing that comes after it"
+
+
 async def test_children_are_the_subject_s_own_or_left_alone(objects: Objects) -> None:
     cluster = objects.cluster
     await cluster.create(CONFIG_MAPS, objects.child(theirs="1"), objects.namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -288,6 +289,99 @@ def test_a_service_that_flips_keeps_two_revisions() -> None:
         fleet.settle(now=NOW + number)
         assert len([key for key in fleet.objects if key[0] == "ControllerRevision"]) <= 2
     assert len(fleet.objects["ConfigMap", "home", CONFIG_MAP]["data"]) == 1
+
+
+# Forged statuses and canaries
+
+
+FORGED_STATUSES = ["garbage", "", "9999-12-31T23:59:59Z", "0000-00-00T00:00:00Z", "-1", "x" * 10_000, "\0", "a/b@c"]
+
+
+@pytest.mark.parametrize(
+    "name", ["since", "good", "returned", "ready-since", "compared", "pods", "generation", "model"]
+)
+@pytest.mark.parametrize("text", FORGED_STATUSES, ids=range(len(FORGED_STATUSES)))
+def test_a_forged_status_keeps_a_service_from_nothing(name: str, text: str) -> None:
+    fleet = serving()
+    failing(fleet)
+    fleet.status()["annotations"][f"modelyard.dev/{name}"] = text
+    for seconds in (0.0, 100.0, 2 * USUAL):
+        fleet.settle(now=NOW + seconds)
+    fleet.service(engine={"runner": {"name": "ome-container", "image": "engine:3"}})
+    fleet.settle(now=NOW + 3 * USUAL)
+    fleet.up("chat-engine")
+    fleet.settle(now=NOW + 3 * USUAL)
+    assert fleet.condition(LATEST)[1] == "RolledOut"
+    assert engine(fleet)["containers"][0]["image"] == "engine:3"
+
+
+def test_a_status_that_claims_traffic_is_corrected() -> None:
+    fleet = serving()
+    true = copy.deepcopy(fleet.status())
+    forged_traffic = [{"revisionName": "of-a-neighbour", "percent": 100, "latestRevision": True}]
+    fleet.status()["components"]["engine"] |= {"traffic": forged_traffic, "url": "http://neighbour"}
+    fleet.status()["url"] = "http://neighbour"
+    fleet.settle()
+    assert fleet.status() == true
+
+
+def test_a_runtime_in_a_forged_status_is_used_only_if_it_supports_the_model() -> None:
+    fleet = serving()
+    fleet.runtime("root", supportedModelFormats=[], engineConfig={"runner": PRIVILEGED})
+    fleet.runtime("off", disabled=True, engineConfig={"runner": PRIVILEGED})
+    for name in ("root", "off", "none"):
+        fleet.status()["annotations"]["modelyard.dev/runtime"] = f"ClusterServingRuntime/{name}@1"
+        fleet.service()
+        fleet.settle()
+        assert "securityContext" not in engine(fleet)["containers"][0]
+
+
+@pytest.mark.parametrize(("percent", "replicas"), [(-5, 0), (1, 1), (99, 2**31 - 1), (2**40, 1)])
+def test_a_canary_has_a_number_of_pods_that_a_workload_can_have(percent: int, replicas: int) -> None:
+    fleet = serving()
+    fleet.service(engine={**OWN, "canaryTrafficPercent": percent})
+    fleet.objects["Deployment", "shop", "chat-engine"]["spec"]["replicas"] = replicas
+    fleet.settle()
+    canary = fleet.objects.get(("Deployment", "shop", "chat-engine-canary"))
+    assert canary is None or 0 <= canary["spec"]["replicas"] < 2**31
+
+
+def test_a_deployment_that_a_tenant_calls_a_canary_gets_no_traffic() -> None:
+    fleet = serving()
+    before = copy.deepcopy(fleet.objects["Service", "shop", "chat-engine"]["spec"])
+    made = copy.deepcopy(fleet.objects["Deployment", "shop", "chat-engine"])
+    made["metadata"] |= {"name": "chat-engine-canary", "uid": "forged"}
+    made["metadata"]["labels"] |= {"modelyard.dev/canary": "true"}
+    fleet.objects["Deployment", "shop", "chat-engine-canary"] = made
+    fleet.up("chat-engine-canary")
+    fleet.settle()
+    assert ("Deployment", "shop", "chat-engine-canary") not in fleet.objects
+    assert fleet.objects["Service", "shop", "chat-engine"]["spec"] == before
+
+
+# Colliding names of children
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("chat", "chat-engine"), ("a" * 60, "a" * 60 + "-engine"), ("chat-engine", "chat")],
+)
+def test_of_two_services_with_one_child_neither_writes_or_deletes_what_is_the_others(first: str, second: str) -> None:
+    fleet = service_world.Fleet()
+    fleet.model()
+    fleet.runtime()
+    fleet.service(first)
+    fleet.settle(first)
+    mine = {key: copy.deepcopy(one) for key, one in fleet.objects.items() if one["metadata"].get("ownerReferences")}
+    fleet.service(second)
+    fleet.settle(second)
+    shared = fleet.standing(second).changes.conflicts
+    fleet.objects["InferenceService", "shop", second]["spec"]["engine"] = {"minReplicas": 2}
+    fleet.settle(second)
+    assert {key: fleet.objects.get(key) for key in mine} == mine
+    if shared:
+        assert fleet.condition(LATEST, second)[:2] == ("False", "ChildConflict")
+        assert f"belongs to InferenceService {first} - rename one of the two" in fleet.condition(LATEST, second)[2]
 
 
 # What the write path itself refuses
