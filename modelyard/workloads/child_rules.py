@@ -13,8 +13,9 @@ from modelyard.objects import Namespace, ResourceType
 from modelyard.objects.documents import mapping, shown
 from modelyard.reconcile.write_rules import WriteRules
 from modelyard.workloads.components import texts
-from modelyard.workloads.reach import Right, allowed, by_annotations, rights
+from modelyard.workloads.reach import allowed, by_annotations, rights
 from modelyard.workloads.shared import SEES_PODS
+from modelyard.workloads.values import Right
 
 
 def child_rules(kinds: Iterable[ResourceType], permitted: frozenset[Right], namespace: Namespace) -> WriteRules:
