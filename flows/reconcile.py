@@ -5,6 +5,7 @@ Deployed by ``prefect.yaml``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -22,6 +23,7 @@ from modelyard.reconcile.plan import Lifecycle
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
+from modelyard.routing.name_records import NameRecords
 from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
@@ -30,8 +32,11 @@ from tasks.reconcile import Runs, RunsUnknown, awaiting, due, look_up, start, te
 from tasks.stage import Handle
 
 
-def lifecycles(home: str) -> tuple[Registered, ...]:
-    """Every lifecycle, and the deployment whose runs act for it; ``home`` is the controller's namespace."""
+def lifecycles(home: str, namespaces: Iterable[str] = ()) -> tuple[Registered, ...]:
+    """Every lifecycle, and the deployment whose runs act for it; ``home`` is the controller's namespace.
+
+    ``namespaces`` are those that the shift looks at (none: all).
+    """
     models = (
         Registered(
             ModelDelivery(kind, home),
@@ -54,7 +59,12 @@ def lifecycles(home: str) -> tuple[Registered, ...]:
         RouteRollOuts(prometheus),
         Acting("roll-out/roll-out", parameters={"kind": "ModelRoute", "controller_namespace": home}),
     )
-    statuses: tuple[Lifecycle, ...] = (RouteStatus(home), ServerStatus(), *RUNTIME_STATUSES)
+    statuses: tuple[Lifecycle, ...] = (
+        NameRecords(home, namespaces),
+        RouteStatus(home),
+        ServerStatus(),
+        *RUNTIME_STATUSES,
+    )
     return (*map(Registered, statuses), *models, *services, routes, benchmarks)
 
 
@@ -108,7 +118,9 @@ async def reconcile(parameters: ReconcileParameters) -> State[Any]:
     return await run_shift(
         parameters,
         lambda: Reconciling(
-            lifecycles(parameters.lease_namespace), parameters.namespaces, follow=parameters.shift_seconds > 0
+            lifecycles(parameters.lease_namespace, parameters.namespaces),
+            parameters.namespaces,
+            follow=parameters.shift_seconds > 0,
         ),
         table=table_key("reconcile", parameters.lease_name, "plans"),
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from modelyard.cli.options import Context, Files, UsageError, check_namespaces, warn
+from modelyard.cli.options import HOME, Context, Files, UsageError, check_namespaces, warn
 
 app = typer.Typer(add_completion=False)
 
@@ -27,6 +27,9 @@ def gateway(
     namespace: Annotated[
         list[str] | None, typer.Option("-n", "--namespace", help="Only what is in this namespace; repeat. Unset: all.")
     ] = None,
+    controller_namespace: Annotated[
+        str, typer.Option(help="Namespace of the controller, where holders of model names are recorded.")
+    ] = HOME,
     context: Context = None,
 ) -> None:
     """Print InferencePools and HTTPRoutes that say the same; what they cannot say goes to standard error."""
@@ -35,7 +38,9 @@ def gateway(
     from modelyard.autoscaling.offline.files import documents
     from modelyard.routing.gateway_api import Gateway, render
     from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route, server
+    from modelyard.routing.table import RouteTable
 
+    table: RouteTable | None = None
     routes: list[Route]
     servers: list[Server]
     if files:
@@ -49,23 +54,22 @@ def gateway(
         routes = [route(one) for one in inside if one["kind"] == ROUTES.kind]
         servers = [server(one) for one in inside if one["kind"] == SERVERS.kind]
     else:
-        routes, servers = asyncio.run(_cluster(namespace or []))
+        routes, servers, table = asyncio.run(_cluster(namespace or [], controller_namespace))
     space, _, short = name.rpartition("/")
     to = Gateway(short, space, picker, picker_port, rewrites)
-    made = render(routes, {one.key: one for one in servers}, to)
+    made = render(routes, {one.key: one for one in servers}, to, table)
     for what, why in made.remarks:
         warn(f"{what}: {why}")
     typer.echo(yaml.safe_dump_all(made.objects, sort_keys=False), nl=False)
 
 
-async def _cluster(namespaces: list[str]) -> Any:
+async def _cluster(namespaces: list[str], home: str) -> Any:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.reconcile.mirror import Mirror
-    from modelyard.reconcile.plan import Want
-    from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route, server
+    from modelyard.router.follow import look
+    from modelyard.routing.fleet import RoutedFleet
 
-    async with Cluster.connect(ClusterSettings()) as cluster, Mirror(cluster) as mirror:
+    fleet = RoutedFleet()
+    async with Cluster.connect(ClusterSettings()) as cluster:
         await check_namespaces(cluster, namespaces)
-        routes = await mirror.read(Want[Route](ROUTES, route), namespaces)
-        servers = await mirror.read(Want[Server](SERVERS, server), namespaces)
-        return list(routes.all()), list(servers.all())
+        await look(cluster, fleet, namespaces, home)
+    return list(fleet.routes.values()), [backend.server for backend in fleet.backends.values()], fleet.table

@@ -9,7 +9,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from modelyard.cli.options import Context, UsageError, check_namespaces
+from modelyard.cli.options import HOME, Context, UsageError, check_namespaces
 
 app = typer.Typer(help="Where requests for a model name go, and why.", add_completion=False, no_args_is_help=True)
 
@@ -31,6 +31,9 @@ def explain(
     namespace: Annotated[
         list[str] | None, typer.Option("-n", "--namespace", help="Only what is in this namespace; repeat. Unset: all.")
     ] = None,
+    controller_namespace: Annotated[
+        str, typer.Option(help="Namespace of the controller, where holders of model names are recorded.")
+    ] = HOME,
     context: Context = None,
 ) -> None:
     """Which route, rule and server take a request, and its pods with each scorer's points.
@@ -58,7 +61,7 @@ def explain(
         decider = Decider()
         async with Cluster.connect(ClusterSettings()) as cluster:
             await check_namespaces(cluster, namespace or ())
-            await look(cluster, decider.fleet, namespace or ())
+            await look(cluster, decider.fleet, namespace or (), controller_namespace)
         body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]})
         question = decider.question(Arrival("POST", path, headers, body))
         if isinstance(question, ErrorAnswer):

@@ -39,6 +39,9 @@ def router(
         list[str] | None,
         typer.Option("-n", "--namespace", help="Only routes and servers of this namespace; repeat. Unset: all."),
     ] = None,
+    controller_namespace: Annotated[
+        str, typer.Option(help="Namespace of the controller, where holders of model names are recorded.")
+    ] = _D.controller_namespace,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body; beyond: 413.")] = _D.max_body,
     max_bodies: Annotated[
         int,
@@ -111,6 +114,7 @@ def router(
         workers=workers,
         configuration=config,
         namespaces=tuple(namespace or ()),
+        controller_namespace=controller_namespace,
         max_body=max_body,
         max_bodies=max_bodies,
         max_requests=max_requests,

@@ -136,7 +136,7 @@ class _CarryOut:
                 await self._finalize(True)
             await first()
             await second()
-            if plan.acts:
+            if plan.acts and self.subject.uid:
                 await self._still_wanted()
             if plan.fill:
                 await self._fill()
@@ -326,13 +326,18 @@ class _CarryOut:
         patch: dict[str, Any] = {"metadata": {"labels": dict(mark.labels)}} if mark.labels else {}
         patch |= {"data": dict(mark.data)} if mark.data else {}
         if mark.uid:
-            patch["metadata"] = {**patch.get("metadata", {}), "uid": mark.uid}
+            version = {"resourceVersion": mark.version} if mark.exact else {}
+            patch["metadata"] = {**patch.get("metadata", {}), "uid": mark.uid, **version}
         elif mark.create:
             data = {key: value for key, value in mark.data.items() if value is not None}
-            with suppress(AlreadyExists):
+            try:
                 body = {**mark.create, "data": data}
                 await self.cluster.create(kind, body, namespace or None, timeout=await self._may_write())
                 return
+            except AlreadyExists:
+                if mark.exact:
+                    self._skip(f"{kind.describe(namespace, name)} exists already and was not listed; check its labels")
+                    return
         try:
             await self.cluster.merge_patch(kind, name, patch, namespace or None, timeout=await self._may_write())
         except (NotFound, Conflict, Invalid) as error:

@@ -60,7 +60,6 @@ class Store(Generic[T]):
         self.kind = want.kind
         self.problems: dict[Key, str] = {}
         self.errors: dict[str, ClusterError] = {}
-        """Why a namespace could not be read (``""``: all of them)."""
         self.version = 0
         self._want = want
         self._wishes: dict[Key, object] = {}

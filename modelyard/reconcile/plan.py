@@ -159,6 +159,9 @@ class Mark:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     data: Mapping[str, str | None] = field(default_factory=dict)
     create: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = False
+    """Only while nothing of the object has changed since it had this ``version``; one that is new is only created."""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +288,10 @@ class Want(NamedTuple, Generic[T]):
 class Store(Protocol[T_co]):
     """The objects of one kind as they are now, each parsed once per resource version."""
 
+    @property
+    def errors(self) -> Mapping[str, Exception]:
+        """Why namespaces could not be read (``""``: all of them)."""
+
     def get(self, key: Key) -> T_co | None:
         """The object of this name."""
 
@@ -332,6 +339,14 @@ class Adapting(Protocol):
     @property
     def asks(self) -> tuple[ServedKind, ...]:
         """The kinds that there may be."""
+
+
+@runtime_checkable
+class Enumerating(Protocol):
+    """A lifecycle that names the objects to plan for itself: they are not those of its kind."""
+
+    def keys(self, world: World) -> Iterable[Key]:
+        """The keys to plan; the namespace of each is the one whose share of the time it takes."""
 
 
 class Lifecycle(Protocol):

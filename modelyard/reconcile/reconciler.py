@@ -57,6 +57,7 @@ class Reconciler:
         self._mirror: Mirror
         self._survey: Survey
         self._lease: Lease | None = None
+        self._term = 0
         self._fence = Fence(lambda: math.inf if self._lease is None else self._lease.remaining)
         self._said = Said()
         self._failures: dict[Ref, tuple[int, float]] = {}
@@ -86,6 +87,10 @@ class Reconciler:
 
     async def look(self) -> dict[str, list[Plan]]:
         """By lifecycle, every plan with something to write or to wait for; free while nothing moves."""
+        if self._lease is not None and self._lease.generation != self._term:
+            # Until a moment ago another shift wrote; its last writes may still be on their way to our watches.
+            self._term = self._lease.generation
+            self._mirror.distrust()
         return {one.name: plans for one, plans in (await self._survey.look(time.time())).items()}
 
     def to_write(self, plans: Iterable[Plan], runs: Mapping[str, RunFate] | None = None) -> list[Plan]:

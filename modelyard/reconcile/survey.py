@@ -21,7 +21,7 @@ from modelyard.cluster import Cluster, ClusterError
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.look_ups import SecretLookUps
 from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import LOOK_UPS, Adapting, Lifecycle, Plan, Want, World
+from modelyard.reconcile.plan import LOOK_UPS, Adapting, Enumerating, Lifecycle, Plan, Want, World
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,10 @@ ADAPT_AFTER = 60.0
 async def adapt(cluster: Cluster, lifecycle: Adapting) -> None:
     """Tell the lifecycle which of the kinds it asks for there are."""
     lifecycle.served = frozenset([kind for kind in lifecycle.asks if await cluster.serves(*kind)])
+
+
+def _keys(objects: Iterable[Any]) -> Iterable[Key]:
+    return (each.key for each in objects)
 
 
 class Survey:
@@ -155,7 +159,8 @@ class Survey:
         """
         plans: list[Plan] = []
         seen: World = {**world, LOOK_UPS: self._look_ups}
-        keys = [one.key for one in world[lifecycle.about].all() if one.key.namespace not in unread]
+        every = lifecycle.keys(world) if isinstance(lifecycle, Enumerating) else _keys(world[lifecycle.about].all())
+        keys = [key for key in every if key.namespace not in unread]
         needs = self._needs[lifecycle]
         for key in needs.keys() - set(keys) if needs else ():
             del needs[key]

@@ -185,7 +185,7 @@ class RouterProcess:
             admission or self.configured.admission,
             turns or self.configured.turns,
         )
-        self.follower = Follower(self.decider.fleet, self.take, settings.namespaces)
+        self.follower = Follower(self.decider.fleet, self.take, settings.namespaces, settings.controller_namespace)
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -350,9 +350,8 @@ class RouterProcess:
             route = after or before
             assert route is not None
             self.limits.configure(route.key, after)
-            for name in before.names if before else ():
-                if name not in self.decider.fleet.table:
-                    self.configured.turns.close(name)
+        for name in change.closed:
+            self.configured.turns.close(name)
         for server, pod in change.gone:
             self.decider.forget(server, pod)
         # Those of a server that is gone are told so.

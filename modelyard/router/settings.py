@@ -25,6 +25,8 @@ class RouterSettings:
     """Path of the configuration file; empty: the defaults."""
     namespaces: tuple[str, ...] = ()
     """Where its ModelRoutes and ModelServers are; none: everywhere."""
+    controller_namespace: str = "workload-variant-autoscaler-system"
+    """Where it is recorded which namespace holds which model name; empty: nowhere."""
     max_body: int = 32 * 2**20
     """Of a request; beyond: 413."""
     max_bodies: int = 512 * 2**20

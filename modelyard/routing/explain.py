@@ -19,6 +19,7 @@ def explain(decider: Decider, question: Question, now: float) -> Iterator[str]:
     """Lines for a reader. The draw by weight is made as for a request, so it may come out otherwise another time."""
     fleet, name = decider.fleet, question.model
     routes, lora = fleet.table.tried(name)
+    yield from fleet.holding(name).lines()
     if not routes:
         yield f"404: no ModelRoute serves {name!r}; served are: {', '.join(fleet.table.names) or 'none'}"
         return

@@ -6,14 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from modelyard.objects import Pod
-from modelyard.objects.documents import cut
+from modelyard.objects import Key, Pod
+from modelyard.objects.documents import cut, shown
 from modelyard.resources.networking import MINDIE
 from modelyard.routing.objects import Route, Server
 from modelyard.routing.sharing import redis_url
 
 ACCEPTED, RESOLVED_REFS, CONFLICTED, READY = "Accepted", "ResolvedRefs", "Conflicted", "Ready"
 LIMIT_SHARED = "RateLimitShared"
+NAME_IN_USE, NAME_RESERVED, TOO_MANY_NAMES = "ModelNameInUse", "ModelNameReserved", "TooManyModelNames"
 ROUTER_CONFIGURATION: Final = "modelyard-router"
 """ConfigMap of the controller's namespace with the configuration of the routers in the key ``routerConfiguration``."""
 _MOST_NAMED = 3
@@ -37,12 +38,12 @@ class RouterRedis(NamedTuple):
 
 
 def of_route(
-    route: Route, missing: Sequence[str], ahead: Mapping[str, Route], redis: RouterRedis | None = None
+    route: Route, missing: Sequence[str], conflicts: Sequence[NameConflict] = (), redis: RouterRedis | None = None
 ) -> tuple[Finding, ...]:
     """Return the conditions of a route.
 
-    ``missing`` are the ModelServers that it names and that are not there, ``ahead`` who comes before it for which of
-    its names. ``redis`` is ``None`` where the routers' configuration is not in a ConfigMap.
+    ``missing`` are the ModelServers that it names and that are not there, ``conflicts`` the names whose requests go
+    elsewhere. ``redis`` is ``None`` where the routers' configuration is not in a ConfigMap.
     """
     if route.problem is not None:
         return (Finding(ACCEPTED, False, *route.problem),)
@@ -51,8 +52,8 @@ def of_route(
         Finding(RESOLVED_REFS, False, "ModelServerNotFound", f"not in this namespace: {_some(missing)}")
         if missing
         else Finding(RESOLVED_REFS, True, "ResolvedRefs", "every ModelServer that is named is there"),
-        Finding(CONFLICTED, True, "ModelNameInUse", _some([_conflict(route, *one) for one in sorted(ahead.items())]))
-        if ahead
+        Finding(CONFLICTED, True, conflicts[0].reason, _some([conflict.message for conflict in conflicts]))
+        if conflicts
         else Finding(CONFLICTED, False, "NoConflicts", "no other route comes first for any of its names"),
         *_shared_limit(route, redis),
     )
@@ -82,10 +83,38 @@ def _shared_limit(route: Route, redis: RouterRedis | None) -> Iterator[Finding]:
         yield Finding(LIMIT_SHARED, False, "AddressNotAccepted", text)
 
 
-def _conflict(route: Route, name: str, first: Route) -> str:
+class NameConflict(NamedTuple):
+    """Why requests for a name of a route do not go to the route."""
+
+    reason: str
+    message: str
+
+
+def own_conflict(route: Route, name: str, first: Route) -> NameConflict:
+    """Another route of the namespace comes first."""
     if first.model == name != route.model:
-        return f"{name!r} is the model of {first.key}, so that it is never taken for an adapter of this route"
-    return f"{name!r} belongs to {first.key}, which is older and comes first"
+        text = f"{shown(name)} is the model of {first.key}, so that it is never taken for an adapter of this route"
+    else:
+        text = f"{shown(name)} belongs to {first.key}, which is older and comes first"
+    return NameConflict(NAME_IN_USE, text)
+
+
+def held_elsewhere(name: str, holder: str, first: Key | None) -> NameConflict:
+    """Another namespace has had the name for longer; ``first`` is its route, where that is known."""
+    by = str(first) if first is not None else f"namespace {holder}"
+    return NameConflict(NAME_IN_USE, f"{shown(name)} is held by {by}, and requests for it do not come to this route")
+
+
+def reserved(name: str, bound: Iterable[str]) -> NameConflict:
+    """An administrator has bound the name to other namespaces."""
+    spaces = _some(sorted(bound))
+    return NameConflict(NAME_RESERVED, f"{shown(name)} is bound by an administrator to namespace {spaces}; rename it")
+
+
+def not_recorded(name: str, namespace: str, most: int) -> NameConflict:
+    """The namespace has as many names as are recorded."""
+    text = f"{shown(name)} is not served: namespace {namespace} has {most} names, the limit; remove some of its routes"
+    return NameConflict(TOO_MANY_NAMES, text)
 
 
 class Counts(NamedTuple):

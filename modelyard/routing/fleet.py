@@ -7,17 +7,15 @@ their way, what its engine told) stays with the pod as long as its process does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from modelyard.objects import Key, Pod
+from modelyard.routing.model_names import HeldNames, Holding, NameBindings, NameRecord, Order, claim_order, digest
 from modelyard.routing.objects import Route, Server
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.table import RouteTable
-
-_MANY = 100
-"""Routes that changed at once, beyond which the table is made anew: each change copies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +40,15 @@ class FleetChange(NamedTuple):
     routes: tuple[tuple[Route | None, Route | None], ...] = ()
     gone: tuple[tuple[Key, RoutedPod], ...] = ()
     served: frozenset[Key] = frozenset()
+    closed: frozenset[str] = frozenset()
+    """Names that no request may ask for any more."""
+
+
+class NameSources(NamedTuple):
+    """Records and bindings of model names, as they are listed."""
+
+    records: Sequence[NameRecord] = ()
+    bindings: Sequence[NameBindings] = ()
 
 
 class RoutedFleet:
@@ -51,7 +58,11 @@ class RoutedFleet:
         self.table = RouteTable()
         self.backends: Mapping[Key, ServerPods] = {}
         self._routes: dict[Key, Route] = {}
+        self.held = HeldNames()
         self._listed: Sequence[Route] = ()
+        self._claims: dict[str, dict[str, _Claim]] = {}
+        self._digests: dict[str, str] = {}
+        self._batch = 0
         self._seen: dict[str, tuple[Sequence[Server], Sequence[Pod]]] = {}
 
     @property
@@ -60,9 +71,9 @@ class RoutedFleet:
         return len(self.table.names), len(self.backends)
 
     @property
-    def routes(self) -> Collection[Key]:
+    def routes(self) -> Mapping[Key, Route]:
         """The ModelRoutes."""
-        return self._routes.keys()
+        return self._routes
 
     def has_pods(self, server: Key) -> bool:
         """Whether a ModelServer has a ready pod that can answer."""
@@ -75,12 +86,15 @@ class RoutedFleet:
         servers: Callable[[str], Sequence[Server]],
         pods: Callable[[str], Sequence[Pod]],
         namespaces: Sequence[str],
+        names: NameSources | None = None,
     ) -> FleetChange:
         """Take what there is. ``servers`` and ``pods`` are by namespace; ``namespaces`` are those with servers.
 
+        ``names`` says which namespace holds which name; ``None``: as the last time.
+
         A sequence that is the very same as the last time holds nothing new, and costs nothing.
         """
-        changed = self._reroute(routes)
+        rerouted = self._reroute(routes, names)
         backends = dict(self.backends)
         gone: list[tuple[Key, RoutedPod]] = []
         served: set[Key] = set()
@@ -111,22 +125,73 @@ class RoutedFleet:
                     served.add(key)
                 backends[key] = new
         self.backends = backends
-        return FleetChange(changed, tuple(gone), frozenset(served))
+        return rerouted._replace(gone=tuple(gone), served=frozenset(served))
 
-    def _reroute(self, routes: Sequence[Route]) -> tuple[tuple[Route | None, Route | None], ...]:
-        if routes is self._listed:
-            return ()
-        now = {one.key: one for one in routes}
-        old = self._routes
-        differ = [key for key in {*old, *now} if old.get(key) is not now.get(key)]
+    def holding(self, name: str) -> Holding:
+        """Describe who holds a name, for people."""
+        claims = self._claims.get(name, {})
+        holder = self.held.holder(name, {space: claim.order for space, claim in claims.items()})
+        since = self.held.since(name).get(holder, "")
+        return Holding(holder, since, self.held.bindings.namespaces(name), tuple(sorted(claims.keys() - {holder})))
+
+    def _reroute(self, routes: Sequence[Route], names: NameSources | None) -> FleetChange:
+        differing = self.held.update(*names) if names is not None else frozenset[str]()
+        old, now = self._routes, self._routes
+        if routes is not self._listed:
+            now = {one.key: one for one in routes}
+        differ = [] if now is old else [key for key in {*old, *now} if old.get(key) is not now.get(key)]
         changed = [(old.get(key), now.get(key)) for key in sorted(differ)]
-        if len(changed) > _MANY:
-            self.table = RouteTable.of(routes)
-        else:
-            for before, after in changed:
-                self.table = self.table.changed(before, after)
         self._listed, self._routes = routes, now
-        return tuple(changed)
+        touched = self._claim(changed)
+        if differing is None:
+            touched.update(self._claims)
+        else:
+            touched.update(self._digests[text] for text in differing if text in self._digests)
+        before = self.table
+        self.table = before.changed(changed, self._holder, touched)
+        closed = frozenset(name for name in touched if name in before and name not in self.table)
+        return FleetChange(tuple(changed), closed=closed)
+
+    def _holder(self, name: str, _: Sequence[Route]) -> str:
+        return self.held.holder(name, {space: claim.order for space, claim in self._claims.get(name, {}).items()})
+
+    def _claim(self, changed: Sequence[tuple[Route | None, Route | None]]) -> set[str]:
+        """Note which namespaces have which names, and in which order they came; return the names with changes.
+
+        A namespace that moves a name from one route to another within a look has it without interruption.
+        """
+        touched: set[str] = set()
+        self._batch += bool(changed)
+        for _, after in changed:
+            for name in after.claims if after else ():
+                assert after is not None
+                order = claim_order(after, imported=self.held.imported(after.key.namespace), batch=self._batch)
+                spaces = self._claims.setdefault(name, {})
+                claim = spaces.setdefault(after.key.namespace, _Claim(order))
+                claim.order = min(claim.order, order)
+                claim.routes.add(after.key)
+                self._digests[digest(name)] = name
+                touched.add(name)
+        for before, after in changed:
+            for name in before.claims if before else ():
+                touched.add(name)
+                if before is None or (after is not None and name in after.claims):
+                    continue
+                spaces = self._claims[name]
+                spaces[before.key.namespace].routes.discard(before.key)
+                if not spaces[before.key.namespace].routes:
+                    del spaces[before.key.namespace]
+                if not spaces:
+                    del self._claims[name], self._digests[digest(name)]
+        return touched
+
+
+@dataclass(slots=True)
+class _Claim:
+    """The routes of a namespace with a name, and the place of the namespace among those that came with it."""
+
+    order: Order
+    routes: set[Key] = field(default_factory=set)
 
 
 def _some(server: Server, labelled: Mapping[tuple[str, str], Sequence[Pod]]) -> Sequence[Pod]:

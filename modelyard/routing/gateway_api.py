@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from modelyard.objects import Key
+from modelyard.objects.documents import shown
 from modelyard.routing.objects import Route, RoutingRule, Server, TextTest
-from modelyard.routing.table import holds
+from modelyard.routing.table import RouteTable, holds
 
 MODEL_HEADER = "X-Gateway-Model-Name"
 _POOLS = "inference.networking.k8s.io"
@@ -47,8 +48,14 @@ class Inexpressible(Exception):
     """Requests would go elsewhere than the route says."""
 
 
-def render(routes: Sequence[Route], servers: Mapping[Key, Server], gateway: Gateway) -> GatewayObjects:
-    """What these routes and servers are there. A route that cannot be said is left out, with a remark."""
+def render(
+    routes: Sequence[Route], servers: Mapping[Key, Server], gateway: Gateway, table: RouteTable | None = None
+) -> GatewayObjects:
+    """What these routes and servers are there. A route that cannot be said is left out, with a remark.
+
+    ``table`` says which namespace holds which name; without it the one with the oldest of these routes does.
+    """
+    table = table or RouteTable.of(routes)
     objects: list[Object] = []
     remarks: list[tuple[str, str]] = []
     for server in sorted(servers.values(), key=lambda one: one.key):
@@ -61,7 +68,7 @@ def render(routes: Sequence[Route], servers: Mapping[Key, Server], gateway: Gate
     for route in sorted(routes, key=lambda one: one.key):
         name = f"ModelRoute {route.key}"
         try:
-            made, said = _route(route, servers, gateway)
+            made, said = _route(route, servers, gateway, table)
         except Inexpressible as why:
             remarks.append((name, f"left out: {why}"))
             continue
@@ -95,15 +102,23 @@ def _of_server(server: Server) -> Iterator[str]:
         yield "trafficPolicy.retry: the gateway's own retries hold"
 
 
-def _route(route: Route, servers: Mapping[Key, Server], gateway: Gateway) -> tuple[list[Object], list[str]]:
+def _route(
+    route: Route, servers: Mapping[Key, Server], gateway: Gateway, table: RouteTable
+) -> tuple[list[Object], list[str]]:
     if route.problem is not None:
         raise Inexpressible(route.problem.message)
     if not route.names:
         raise Inexpressible("it is being deleted")
-    said, rules = [], []
+    held = [name for name in route.names if route in table.tried(name).routes]
+    said = [
+        f"the name {shown(name)} is left out: other routes get its requests" for name in route.names if name not in held
+    ]
+    if not held:
+        raise Inexpressible("other routes get the requests for all of its names; modelyard route explain says which")
+    rules = []
     for index, rule in enumerate(route.rules):
         where = f"rules[{index}]"
-        names = [one for one in route.names if rule.model in (None, one)]
+        names = [one for one in held if rule.model in (None, one)]
         if not names:
             said.append(f"{where} is left out: it is for a model that the route does not name")
             continue

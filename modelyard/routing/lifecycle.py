@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects import Condition, Key, Notice
@@ -13,8 +13,16 @@ from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import is_due
 from modelyard.routing import findings
 from modelyard.routing.configuration import read_configuration
+from modelyard.routing.model_names import (
+    MOST_NAMES,
+    HeldNames,
+    Order,
+    bindings_wanted,
+    claim_order,
+    records_wanted,
+)
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
-from modelyard.routing.table import winner
+from modelyard.routing.table import routes_served
 
 
 def wish_of(obj: Mapping[str, Any]) -> object:
@@ -23,7 +31,7 @@ def wish_of(obj: Mapping[str, Any]) -> object:
     return metadata.get("generation"), metadata.get("deletionTimestamp")
 
 
-_ROUTES = Want(ROUTES, route, indexes={"name": names_of}, wish=wish_of)
+ROUTES_WANTED = Want(ROUTES, route, indexes={"name": names_of}, wish=wish_of)
 SERVERS_WANTED = Want(SERVERS, server, wish=wish_of)
 PODS_WANTED = Want(PODS, pod, cached=True, indexes={"label": labels_of}, use="routing")
 
@@ -63,9 +71,12 @@ class RouteStatus:
 
     def __init__(self, home: str) -> None:
         self._configuration = Key(home, findings.ROUTER_CONFIGURATION)
+        self._held = HeldNames()
         self.wants: tuple[Want[Any], ...] = (
-            _ROUTES,
+            ROUTES_WANTED,
             SERVERS_WANTED,
+            records_wanted(home),
+            bindings_wanted(home),
             Want(
                 CONFIG_MAPS,
                 router_redis,
@@ -83,11 +94,35 @@ class RouteStatus:
         if here is None or here.subject.deleting:
             return None
         missing = [name for name in here.servers if world[SERVERS].get(Key(key.namespace, name)) is None]
-        first = {name: winner(name, world[ROUTES].by("name", name)) for name in here.names}
-        ahead = {name: other for name, other in first.items() if other is not None and other.key != key}
+        self._held.follow(world)
+        found = (self._conflict(here, name, world[ROUTES].by("name", name)) for name in sorted(here.names))
+        ahead = [conflict for conflict in found if conflict is not None]
         configuration: KeyedRedis | None = world[CONFIGURATIONS].get(self._configuration)
         redis = configuration.redis if configuration is not None else None
         return _tell(here, findings.of_route(here, missing, ahead, redis), {}, now)
+
+    def _conflict(self, route: Route, name: str, claims: Iterable[Route]) -> findings.NameConflict | None:
+        """Return why requests for a name do not go to the route first; ``None`` where they do."""
+        held, own = self._held, route.key.namespace
+        orders: dict[str, Order] = {}
+        routes = sorted(claims, key=lambda claim: (claim.created, claim.key))
+        for claim in routes:
+            space = claim.key.namespace
+            order = claim_order(claim, imported=held.imported(space))
+            orders[space] = min(orders.get(space, order), order)
+        holder = held.holder(name, orders)
+        usable = [claim for claim in routes if name in claim.names]
+        tried = routes_served(name, usable, holder).routes
+        if holder == own:
+            first = tried[0]
+            return None if first.key == route.key else findings.own_conflict(route, name, first)
+        bound = held.bindings.namespaces(name)
+        if bound is not None and own not in bound:
+            return findings.reserved(name, bound)
+        if not holder:
+            return findings.not_recorded(name, own, MOST_NAMES)
+        theirs = [*tried, *(claim for claim in routes if claim.key.namespace == holder)]
+        return findings.held_elsewhere(name, holder, theirs[0].key if theirs else None)
 
 
 class ServerStatus:

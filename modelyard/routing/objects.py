@@ -37,6 +37,9 @@ _TARGETS = re.compile(r"spec\.rules\[\d+\]\.targetModels")
 _MOST_TOLD = 1000
 """Characters of what is wrong with an object that are told: field names and values may be as long as a tenant likes."""
 
+_LONGEST_NAME, _MOST_ADAPTERS = 256, 10
+"""As in the schema of ModelRoutes."""
+
 _PORTS = {"vLLM": 8000, "SGLang": 30000}
 
 Object = Mapping[str, Any]
@@ -92,7 +95,7 @@ class RoutingRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Route(Stored):
-    """A ModelRoute: the names it serves, its rules and the ModelServers that they send to, its budget of tokens."""
+    """A ModelRoute: its names, its rules and the ModelServers that they send to, its budget of tokens."""
 
     model: str = ""
     adapters: tuple[str, ...] = ()
@@ -104,8 +107,13 @@ class Route(Stored):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name it takes requests for; none while it is not served."""
-        if self.problem is not None or self.subject.deleting:
+        """Every name it takes requests for, where its namespace holds the name; none while it is not served."""
+        return self.claims if self.problem is None else ()
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Every name in its spec, until it is deleted: an edit that makes it unusable gives no name to others."""
+        if self.subject.deleting:
             return ()
         return (self.model, *self.adapters) if self.model else self.adapters
 
@@ -150,7 +158,8 @@ def route(obj: Object) -> Route:
     """A ModelRoute."""
     parsed, problem = _read(ModelRoute, obj)
     if parsed is None:
-        return Route(**_stored(ROUTES, obj, problem))
+        model, adapters = _names(obj.get("spec"))
+        return Route(**_stored(ROUTES, obj, problem), model=model, adapters=adapters)
     spec, limit = parsed.spec, parsed.spec.rate_limit
     budget = None
     if limit is not None:
@@ -167,6 +176,19 @@ def route(obj: Object) -> Route:
         budget=budget if budget is not None and budget.limits else None,
         redis=limit.global_.redis.address if limit is not None and limit.global_ is not None else "",
     )
+
+
+def _names(spec: Any) -> tuple[str, tuple[str, ...]]:
+    """Return model and adapters of a spec that is otherwise invalid."""
+    spec = spec if isinstance(spec, Mapping) else {}
+    model, listed = spec.get("modelName"), spec.get("loraAdapters")
+    names = [name for name in listed if _is_name(name)] if isinstance(listed, list) else []
+    model = model if _is_name(model) else ""
+    return model, tuple(dict.fromkeys(name for name in names if name != model))[:_MOST_ADAPTERS]
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME
 
 
 def _rule(rule: RouteRule) -> RoutingRule:
@@ -257,8 +279,8 @@ def _stored(kind: ResourceType, obj: Object, problem: Fault | None) -> dict[str,
 
 
 def names_of(route: Route) -> tuple[str, ...]:
-    """Index of routes: the model names that each takes requests for."""
-    return route.names
+    """Index of routes: the model names that each claims."""
+    return route.claims
 
 
 def labels_of(pod: Pod) -> tuple[tuple[str, str, str], ...]:

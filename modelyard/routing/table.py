@@ -5,7 +5,6 @@ A ``RouteTable`` never changes; a change of a route makes a new one, so that no 
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -125,74 +124,90 @@ def _age(route: Route) -> tuple[float, Key]:
     return route.created, route.key
 
 
-def candidates(models: Sequence[Route], adapters: Sequence[Route]) -> tuple[Sequence[Route], bool]:
-    """Of the routes that have a name as their model and as an adapter, each oldest first, those that are tried for it,
-    and whether it is an adapter's.
+class Served(NamedTuple):
+    """The routes that are tried for a name, in order, and whether the name is that of an adapter."""
 
-    A model's go first, but not those of a namespace that came later than another's adapter: else the requests for an
-    adapter could be taken away, prompts and all. Source: kthena-routing, 7.1, which knows no tenants.
+    routes: tuple[Route, ...]
+    lora: bool
+
+
+def routes_served(name: str, claims: Iterable[Route], holder: str) -> Served:
+    """Return the routes of the namespace ``holder`` that take requests for a name, the oldest first.
+
+    Those with the name as their model come before those that have it as an adapter. Source: kthena-routing, 7.1. Routes
+    of other namespaces are never tried: a request that no rule of the holder takes is not handed to another tenant.
     """
-    if not models or not adapters:
-        return models or adapters, not models
-    came_first, model = adapters[0], models[0]
-    lora = came_first.key.namespace != model.key.namespace and _age(came_first) < _age(model)
-    return (adapters if lora else models), lora
+    own = [route for route in claims if route.key.namespace == holder]
+    models = tuple(route for route in own if route.model == name)
+    return Served(models or tuple(own), not models)
 
 
-def winner(name: str, claims: Iterable[Route]) -> Route | None:
-    """The route that requests for ``name`` go to first, of those that have it."""
-    aged = sorted(claims, key=_age)
-    tried, _ = candidates([one for one in aged if one.model == name], [one for one in aged if one.model != name])
-    return tried[0] if tried else None
+def oldest(name: str, claims: Sequence[Route]) -> str:
+    """Return the namespace of the oldest route with a name."""
+    return claims[0].key.namespace
+
+
+_NOBODY = Served((), False)
+
+HolderOf = Callable[[str, Sequence[Route]], str]
+"""Namespace that holds a name, of its routes, the oldest first; empty: none of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """The routes that are served, oldest first under each name."""
+    """The routes that can be used under each of their names, oldest first, and those that are tried for it."""
 
-    by_model: Mapping[str, tuple[Route, ...]] = field(default_factory=dict)
-    by_adapter: Mapping[str, tuple[Route, ...]] = field(default_factory=dict)
+    claims: Mapping[str, tuple[Route, ...]] = field(default_factory=dict)
+    served: Mapping[str, Served] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, routes: Iterable[Route]) -> RouteTable:
+    def of(cls, routes: Iterable[Route], holder: HolderOf = oldest) -> RouteTable:
         """The table of these routes. One that cannot be used or is being deleted serves no name."""
-        models: dict[str, list[Route]] = {}
-        adapters: dict[str, list[Route]] = {}
-        for route in routes:
-            for name in route.names:
-                insort((models if name == route.model else adapters).setdefault(name, []), route, key=_age)
-        return cls(
-            {name: tuple(found) for name, found in models.items()},
-            {name: tuple(found) for name, found in adapters.items()},
-        )
+        return cls().changed([(None, route) for route in routes], holder)
 
-    def changed(self, before: Route | None, after: Route | None) -> RouteTable:
-        """The table after one route came, changed or went; what this one holds stays as it is."""
-        models, adapters = dict(self.by_model), dict(self.by_adapter)
-        for route, adds in ((before, False), (after, True)):
-            for name in route.names if route else ():
-                index = models if route and name == route.model else adapters
-                kept = [one for one in index.get(name, ()) if route and one.key != route.key]
-                if adds and route:
-                    insort(kept, route, key=_age)
-                if kept:
-                    index[name] = tuple(kept)
-                else:
-                    index.pop(name, None)
-        return RouteTable(models, adapters)
+    def changed(
+        self,
+        changes: Iterable[tuple[Route | None, Route | None]],
+        holder: HolderOf = oldest,
+        names: Iterable[str] = (),
+    ) -> RouteTable:
+        """The table after routes came, changed or went (before, after), and with new holders of ``names``.
+
+        What this one holds stays as it is.
+        """
+        new: dict[str, dict[Key, Route | None]] = {name: {} for name in names}
+        for before, after in changes:
+            for route, value in ((before, None), (after, after)):
+                for name in route.names if route else ():
+                    if route:
+                        new.setdefault(name, {})[route.key] = value
+        if not new:
+            return self
+        claims, served = dict(self.claims), dict(self.served)
+        for name, edits in new.items():
+            kept = [route for route in claims.pop(name, ()) if route.key not in edits]
+            routes = tuple(sorted([*kept, *filter(None, edits.values())], key=_age))
+            served.pop(name, None)
+            if not routes:
+                continue
+            claims[name] = routes
+            tried = routes_served(name, routes, holder(name, routes))
+            if tried.routes:
+                served[name] = tried
+        return RouteTable(claims, served)
 
     @property
     def names(self) -> list[str]:
         """Every name that requests may ask for, sorted."""
-        return sorted({*self.by_model, *self.by_adapter})
+        return sorted(self.served)
 
     def __contains__(self, name: str) -> bool:
         """Whether requests may ask for this name."""
-        return name in self.by_model or name in self.by_adapter
+        return name in self.served
 
-    def tried(self, name: str) -> tuple[Sequence[Route], bool]:
+    def tried(self, name: str) -> Served:
         """The routes that are tried for a name, in order, and whether it is an adapter's."""
-        return candidates(self.by_model.get(name, ()), self.by_adapter.get(name, ()))
+        return self.served.get(name, _NOBODY)
 
     def find(self, asked: Asked, has_pods: Callable[[Key], bool], random: Random) -> Destination | None:
         """Where the request goes: the first rule that takes it, of the oldest route that has one and a target.

@@ -6,7 +6,7 @@ from typing import Any
 
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Plan, World
+from modelyard.reconcile.plan import Plan, Want, World
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 
 NOW = 1_800_000_000.0
@@ -18,9 +18,20 @@ def world(*objects: dict[str, Any]) -> World:
     wants = {want.called or want.kind: want for want in (*RouteStatus(HOME).wants, *ServerStatus.wants)}
     stores: dict[ResourceType | str, Store[Any]] = {name: Store(want) for name, want in wants.items()}
     for obj in objects:
-        next(stores[name] for name, want in wants.items() if want.kind.kind == obj["kind"]).put(obj)
+        for name, want in wants.items():
+            if want.kind.kind == obj["kind"] and _is_selected(want, obj["metadata"]):
+                stores[name].put(obj)
     assert not any(store.problems for store in stores.values())
     return stores
+
+
+def _is_selected(want: Want[Any], about: dict[str, Any]) -> bool:
+    if want.namespace is not None and about["namespace"] != want.namespace:
+        return False
+    label, _, value = want.label_selector.partition("=")
+    if label and (about.get("labels") or {}).get(label) != value:
+        return False
+    return want.field_selector in ("", f"metadata.name={about['name']}")
 
 
 def plan(obj: dict[str, Any], *others: dict[str, Any]) -> Plan | None:

@@ -109,7 +109,10 @@ def test_the_older_of_two_routes_with_one_model_wins_across_namespaces() -> None
     older, younger = a_route("z", age=2, namespace="bank"), a_route("a", age=1)
     assert told(older, younger)["Conflicted"] == ("False", "NoConflicts")
     assert told(younger, older)["Conflicted"] == ("True", "ModelNameInUse")
-    assert message("Conflicted", younger, older) == "'llama' belongs to bank/z, which is older and comes first"
+    assert (
+        message("Conflicted", younger, older)
+        == "'llama' is held by bank/z, and requests for it do not come to this route"
+    )
 
 
 def test_of_two_routes_of_one_age_the_first_by_namespace_and_name_wins() -> None:
@@ -123,7 +126,10 @@ def test_a_model_name_of_another_namespace_takes_none_from_an_older_adapter() ->
     thief = a_route("thief", age=1, namespace="hostile")
     assert told(adapter, thief)["Conflicted"] == ("False", "NoConflicts")
     assert told(thief, adapter)["Conflicted"] == ("True", "ModelNameInUse")
-    assert message("Conflicted", thief, adapter) == "'llama' belongs to shop/adapter, which is older and comes first"
+    assert (
+        message("Conflicted", thief, adapter)
+        == "'llama' is held by shop/adapter, and requests for it do not come to this route"
+    )
 
 
 def test_a_model_name_takes_requests_from_an_older_adapter_of_that_name() -> None:

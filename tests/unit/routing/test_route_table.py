@@ -136,10 +136,11 @@ def test_draws_follow_the_weights() -> None:
 
 
 _ROUTES = st.builds(
-    lambda name, model, adapters, age: route(
-        a_route(name, model, name, age=age, adapters=tuple(sorted(adapters - {model})))
+    lambda name, space, model, adapters, age: route(
+        a_route(name, model, name, namespace=space, age=age, adapters=tuple(sorted(adapters - {model})))
     ),
     st.sampled_from("abcd"),
+    st.sampled_from(["shop", "bank"]),
     st.sampled_from("xyz"),
     st.sets(st.sampled_from("uvxyz"), max_size=3),
     st.integers(0, 5),
@@ -152,11 +153,11 @@ def test_a_table_that_is_changed_is_the_table_that_is_built(changes: list[Route]
     for one in changes:
         before = held.get(one.key)
         held[one.key] = one
-        unchanged = RouteTable(dict(table.by_model), dict(table.by_adapter))
-        after = table.changed(before, one)
+        unchanged = RouteTable(dict(table.claims), dict(table.served))
+        after = table.changed([(before, one)])
         assert table == unchanged
         table = after
     assert table == RouteTable.of(held.values())
     for one in list(held.values()):
-        table = table.changed(one, None)
+        table = table.changed([(one, None)])
     assert table == RouteTable()
