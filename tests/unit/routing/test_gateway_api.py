@@ -192,3 +192,21 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "rateLimit" in done.stderr
     assert [one["kind"] for one in yaml.safe_load_all(done.stdout)] == ["InferencePool", "HTTPRoute"]
+
+
+def test_a_name_that_another_namespace_holds_is_left_out() -> None:
+    theirs = a_route("chat", "llama", namespace="bank", age=9)
+    ours = a_route("ours", "own", adapters=("llama",), age=1)
+    thief = a_route("thief", "llama", namespace="evil", age=5)
+    found = rendered(theirs, ours, thief)
+    matched = {
+        one["metadata"]["namespace"]: [
+            header["value"] for rule in one["spec"]["rules"] for match in rule["matches"] for header in match["headers"]
+        ]
+        for one in found.objects
+        if one["kind"] == "HTTPRoute"
+    }
+    assert matched == {"bank": ["llama"], "shop": ["own"]}
+    told = dict(found.remarks)
+    assert told["ModelRoute evil/thief"].startswith("left out: other routes get the requests for all of its names")
+    assert "the name 'llama' is left out: other routes get its requests" in {why for _, why in found.remarks}

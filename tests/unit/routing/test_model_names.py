@@ -6,17 +6,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kthena_models import rendered_named
 from names_world import Names, Router
-from routing_world import HOME
+from routing_world import HOME, a_server
+from service_world import SERVED, Fleet
 
 from modelyard.objects import Key
+from modelyard.reconcile.plan import ServedKind
+from modelyard.resources import ModelRoute, ModelServer
 from modelyard.routing import model_names
+from modelyard.routing.decide import Arrival, Decider, Question
+from modelyard.routing.explain import explain
+from modelyard.routing.fleet import ServerPods
 from modelyard.routing.model_names import MOST_NAMES, RECORDS, HeldNames, digest, read_bindings, read_record
 from modelyard.routing.name_records import NameRecords
+from modelyard.routing.objects import route, server
+from modelyard.routing.table import Destination
+from modelyard.workloads.model_routes import ROUTED
+from modelyard.workloads.settings import CONFIG_MAP
 
+NETWORKING = frozenset(ServedKind(kind.api_version, kind.__name__) for kind in (ModelServer, ModelRoute))
+SERVERS = (Key("shop", "server"), Key("evil", "server"))
 NEVER = [{"modelMatch": {"uri": {"exact": "/never"}}, "targetModels": [{"modelServerName": "server"}]}]
 
 
@@ -437,18 +451,69 @@ def test_records_that_change_are_the_records_that_are_read_whole(steps: list[dic
             assert (followed.since(name) != before[name]) == (digest(name) in differing)
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda names: names.put("old", "decoy", "llama", namespace="evil"),
-        lambda names: names.put("new", "llama", namespace="aaa", age=59),
-        lambda names: names.put("new", None, "llama", namespace="aaa", age=59),
-    ],
-)
+def a_service() -> list[dict[str, Any]]:
+    """The routes of an InferenceService that the router serves, with an adapter."""
+    fleet = Fleet(served=SERVED | NETWORKING)
+    fleet.put("ConfigMap", CONFIG_MAP, "home", data={"ingress": "{}"})
+    fleet.model()
+    fleet.runtime()
+    args = ["--enable-lora", "--served-model-name", "llama", "--lora-modules", "sql=/sql"]
+    runner = {"name": "ome-container", "image": "engine:1", "args": args}
+    fleet.service(engine={"runner": runner}, annotations={ROUTED: "true"})
+    fleet.settle()
+    fleet.up("chat-engine")
+    fleet.settle()
+    return [obj for (kind, _, _), obj in fleet.objects.items() if kind == "ModelRoute"]
+
+
+def a_model() -> list[dict[str, Any]]:
+    """The routes of a Model with adapters."""
+    return [dict(each.body) for each in rendered_named("vllm").children if each.kind == "ModelRoute"]
+
+
+@pytest.mark.parametrize("make", [a_service, a_model])
 def test_routes_that_services_and_models_make_hold_their_names_as_others_do(
-    names: Names, edit: Callable[[Names], None]
+    make: Callable[[], list[dict[str, Any]]],
 ) -> None:
-    """What is rendered for an InferenceService or a Model is a ModelRoute of its namespace."""
+    names, made = Names(), make()
+    names.put("old", "decoy", namespace="evil", age=50)
+    assert made
+    for obj in made:
+        names.put(obj["metadata"]["name"], obj["spec"].get("modelName"), *obj["spec"].get("loraAdapters", ()), age=1)
+    names.tick()
     running = Router(names)
-    edit(names)
-    everywhere(names, "llama", "shop", running)
+    held = [name for obj in names.routes.values() for name in route(obj).claims if name != "decoy"]
+    assert len(held) > 1, "a model and its adapters"
+    names.put("old", "decoy", *held, namespace="evil")
+    names.put("copy", held[0], *held[1:], namespace="evil")
+    for name in held:
+        everywhere(names, name, "shop", running)
+    everywhere(names, "decoy", "evil", running)
+
+
+def test_a_service_that_names_what_another_namespace_holds_is_conflicted_and_serves_the_rest(names: Names) -> None:
+    names.put("theirs", "own", "llama", namespace="acme", age=59)
+    for name, holder in (("llama", "shop"), ("own", "acme")):
+        everywhere(names, name, holder)
+    reason, message = names.conflicts("theirs", "acme")
+    assert reason == "ModelNameInUse"
+    assert "'llama' is held by shop/chat" in message
+
+
+def test_the_decisions_of_fronts_and_pickers_go_to_the_holder(names: Names) -> None:
+    """HTTP and gRPC have the same decider; ``explain`` shows what it decides."""
+    names.put("old", "decoy", "llama", namespace="evil")
+    names.tick()
+    decider = Decider()
+    decider.fleet = Router(names).fleet
+    decider.fleet.backends = {key: ServerPods(server(a_server(namespace=key.namespace))) for key in SERVERS}
+    body = orjson.dumps({"model": "llama", "messages": []})
+    question = decider.question(Arrival("POST", "/v1/chat/completions", {}, body))
+    assert isinstance(question, Question)
+    found = decider.destination(question)
+    assert isinstance(found, Destination)
+    assert found.route.key == Key("shop", "chat")
+    told = "\n".join(explain(decider, question, 0.0))
+    assert "the name belongs to namespace shop (held since" in told
+    assert "no requests for it go to the routes of evil" in told
+    assert "ModelRoute evil" not in told

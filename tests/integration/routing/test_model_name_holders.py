@@ -1,0 +1,187 @@
+"""A tenant with every right in its own namespace, and none elsewhere, tries to take a model name of another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from install_manifests import (
+    AUTOSCALER,
+    CONTROLLER_NAMESPACE,
+    documents,
+    in_force,
+    install_roles,
+    kubeconfig_of,
+    tenant,
+)
+from test_router_following import Shop, url_of
+
+from modelyard.cluster import CONFIG_MAPS, Cluster, ClusterSettings, Forbidden, NotFound
+from modelyard.local.stack import LocalStack
+from modelyard.reconcile.reconciler import Reconciler, Registered
+from modelyard.router.service import RouterProcess
+from modelyard.router.settings import RouterSettings
+from modelyard.routing.lifecycle import RouteStatus
+from modelyard.routing.model_names import BINDINGS, RECORDS
+from modelyard.routing.name_records import NameRecords
+from modelyard.routing.objects import ROUTES
+
+pytestmark = pytest.mark.integration
+
+
+class Tenants:
+    """A victim and a tenant that attacks it, a router and a controller with the rights of the manifests."""
+
+    def __init__(self, victim: Shop, evil: Shop, router: Cluster, stack: AsyncExitStack) -> None:
+        self.victim, self.evil = victim, evil
+        self.name, self.adapter = f"{victim.namespace}-chat", f"{victim.namespace}-sql"
+        self._router, self._stack = router, stack
+
+    async def router(self) -> str:
+        """The URL of a router that starts now."""
+        settings = RouterSettings(
+            port=0,
+            metrics_port=0,
+            log="none",
+            leave_seconds=0.0,
+            wait_seconds=0.0,
+            namespaces=(self.victim.namespace, self.evil.namespace),
+            controller_namespace=CONTROLLER_NAMESPACE,
+        )
+        router = RouterProcess(settings)
+        task = asyncio.create_task(router.run(self._router))
+
+        async def end() -> None:
+            router.stop()
+            await task
+
+        self._stack.push_async_callback(end)
+        async with asyncio.timeout(60):
+            await router.started.wait()
+        return url_of(router)
+
+    async def reconcile(self) -> None:
+        """A shift that starts now: look and write until nothing is left to write."""
+        spaces = [self.victim.namespace, self.evil.namespace]
+        lifecycles = (NameRecords(CONTROLLER_NAMESPACE, spaces), RouteStatus(CONTROLLER_NAMESPACE))
+        async with asyncio.timeout(60), Reconciler(map(Registered, lifecycles), spaces, follow=False) as reconciler:
+            while plans := [plan for some in (await reconciler.look()).values() for plan in some]:
+                rows = await reconciler.tell(plans)
+                assert not any(row["trouble"] for row in rows), rows
+
+    async def conflict(self, shop: Shop, name: str) -> dict[str, Any]:
+        status = (await self.victim.cluster.get(ROUTES, name, shop.namespace))["status"]
+        (found,) = [one for one in status["conditions"] if one["type"] == "Conflicted"]
+        return dict(found)
+
+    async def record(self, shop: Shop) -> str:
+        found = await self.victim.cluster.get(CONFIG_MAPS, f"{RECORDS}.{shop.namespace}", CONTROLLER_NAMESPACE)
+        return str(found["data"]["names"])
+
+
+@pytest.fixture
+async def tenants(
+    control_plane: LocalStack,
+    control_plane_cluster: Cluster,
+    namespace: str,
+    other_namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Tenants]:
+    cluster, admin = control_plane_cluster, control_plane.kubeconfig
+    await install_roles(cluster)
+    rights = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    for document in documents("router.yaml"):
+        if document["kind"] in rights:
+            await cluster.apply(document)
+    accounts = {
+        name: await kubeconfig_of(cluster, name, admin, tmp_path / name) for name in (AUTOSCALER, "modelyard-router")
+    }
+    await in_force(accounts["modelyard-router"], CONFIG_MAPS, CONTROLLER_NAMESPACE)
+    own = await tenant(cluster, other_namespace, admin, tmp_path / "tenant")
+    monkeypatch.setenv("KUBECONFIG", str(accounts[AUTOSCALER]))
+    async with AsyncExitStack() as stack:
+        evil, router = [
+            await stack.enter_async_context(Cluster.connect(ClusterSettings(kubeconfig=path)))
+            for path in (own, accounts["modelyard-router"])
+        ]
+        shops = Shop(cluster, namespace), Shop(evil, other_namespace)
+        try:
+            yield Tenants(*shops, router, stack)
+        finally:
+            for shop in shops:
+                for engine in shop.engines:
+                    await engine.stop()
+                for name in (f"{RECORDS}.{shop.namespace}", BINDINGS, RECORDS):
+                    with suppress(NotFound):
+                        await cluster.delete(CONFIG_MAPS, name, CONTROLLER_NAMESPACE)
+
+
+async def test_a_tenant_takes_no_live_model_name_of_another(tenants: Tenants) -> None:
+    victim, evil = tenants.victim, tenants.evil
+    await evil.server("trap")
+    trap = await evil.pod("trap-0", "trap")
+    await evil.route("decoy", evil.rules(trap=1))
+    await evil.route("nameless", evil.rules(trap=1), modelName=None, loraAdapters=[f"{evil.namespace}-toy"])
+    await asyncio.sleep(1.1)  # creation times are whole seconds
+    await victim.server("llama")
+    engine = await victim.pod("llama-0", "llama")
+    await victim.route("chat", victim.rules(llama=1), loraAdapters=[tenants.adapter])
+    await tenants.reconcile()
+    routers = [await tenants.router()]
+    await victim.answers(routers[0], "chat", 200)
+    recorded = await tenants.record(victim)
+
+    async def attack_fails(seen: str) -> None:
+        """Nothing of the victim's goes to the tenant, before and after a shift, in routers old and new."""
+        for _ in range(2):
+            for url in (*routers, await tenants.router()):
+                await evil.answers(url, seen, 200)  # by now the router has seen the edit
+                before = len(trap.asked), len(engine.asked)
+                for name in ("chat", "sql"):
+                    assert (await victim.ask(url, name))[0] == 200
+                assert (len(trap.asked), len(engine.asked)) == (before[0], before[1] + 2)
+            await tenants.reconcile()
+
+    await evil.edit("decoy", loraAdapters=[f"{evil.namespace}-seen", tenants.name, tenants.adapter])
+    await attack_fails("seen")
+    told = await tenants.conflict(evil, "decoy")
+    assert (told["status"], told["reason"]) == ("True", "ModelNameInUse")
+    assert f"held by {victim.namespace}/chat" in told["message"]
+    assert (await tenants.conflict(victim, "chat"))["status"] == "False"
+    await evil.answers(routers[0], "decoy", 200)
+
+    await evil.edit("decoy", loraAdapters=None)
+    await evil.edit("nameless", modelName=tenants.name, loraAdapters=[f"{evil.namespace}-again"])
+    await attack_fails("again")
+    assert f"held by {victim.namespace}/chat" in (await tenants.conflict(evil, "nameless"))["message"]
+
+    forged = {"metadata": {"name": f"{RECORDS}.{victim.namespace}"}, "data": {"names": ""}}
+    await evil.cluster.create(CONFIG_MAPS, forged, evil.namespace)
+    with pytest.raises(Forbidden):
+        await evil.cluster.merge_patch(CONFIG_MAPS, forged["metadata"]["name"], forged, CONTROLLER_NAMESPACE)
+    assert await tenants.record(victim) == recorded
+
+    bindings = {"metadata": {"name": BINDINGS}, "data": {evil.namespace: f"{victim.namespace}-ch*", "Wrong": "*"}}
+    await victim.cluster.create(CONFIG_MAPS, bindings, CONTROLLER_NAMESPACE)
+    reached = len(trap.asked)
+    async with asyncio.timeout(60):
+        while len(trap.asked) == reached:
+            assert (await victim.ask(routers[0], "chat"))[0] in (200, 404)
+    await tenants.reconcile()
+    assert (await tenants.conflict(victim, "chat"))["reason"] == "ModelNameReserved"
+    assert (await tenants.conflict(evil, "nameless"))["status"] == "False"
+    noted = await victim.cluster.get(CONFIG_MAPS, BINDINGS, CONTROLLER_NAMESPACE)
+    assert (
+        "data['Wrong']: not the name of a namespace"
+        in noted["metadata"]["annotations"]["modelyard.dev/invalid-bindings"]
+    )
+    await victim.cluster.delete(CONFIG_MAPS, BINDINGS, CONTROLLER_NAMESPACE)
+    before = len(engine.asked)
+    async with asyncio.timeout(60):
+        while len(engine.asked) == before:
+            await victim.ask(routers[0], "chat")
