@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from modelyard.objects import Key, Pod
-from modelyard.routing.model_names import HeldNames, Holding, NameBindings, NameRecord, Order, claim_order, digest
+from modelyard.routing.model_names import HeldNames, NameBindings, NameHolder, NameRecord, Order, claim_order, digest
 from modelyard.routing.objects import Route, Server
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.table import RouteTable
@@ -127,12 +127,12 @@ class RoutedFleet:
         self.backends = backends
         return rerouted._replace(gone=tuple(gone), served=frozenset(served))
 
-    def holding(self, name: str) -> Holding:
+    def holding(self, name: str) -> NameHolder:
         """Describe who holds a name, for people."""
         claims = self._claims.get(name, {})
         holder = self.held.holder(name, {space: claim.order for space, claim in claims.items()})
         since = self.held.since(name).get(holder, "")
-        return Holding(holder, since, self.held.bindings.namespaces(name), tuple(sorted(claims.keys() - {holder})))
+        return NameHolder(holder, since, self.held.bindings.namespaces(name), tuple(sorted(claims.keys() - {holder})))
 
     def _reroute(self, routes: Sequence[Route], names: NameSources | None) -> FleetChange:
         differing = self.held.update(*names) if names is not None else frozenset[str]()

@@ -317,7 +317,7 @@ class HeldNames:
         return min(seen)[1] if seen else ""
 
 
-class Holding(NamedTuple):
+class NameHolder(NamedTuple):
     """The holder of a name for people. ``since`` is the time of the record, empty where there is none."""
 
     namespace: str

@@ -124,14 +124,14 @@ def _age(route: Route) -> tuple[float, Key]:
     return route.created, route.key
 
 
-class Served(NamedTuple):
+class ServedRoutes(NamedTuple):
     """The routes that are tried for a name, in order, and whether the name is that of an adapter."""
 
     routes: tuple[Route, ...]
     lora: bool
 
 
-def routes_served(name: str, claims: Iterable[Route], holder: str) -> Served:
+def routes_served(name: str, claims: Iterable[Route], holder: str) -> ServedRoutes:
     """Return the routes of the namespace ``holder`` that take requests for a name, the oldest first.
 
     Those with the name as their model come before those that have it as an adapter. Source: kthena-routing, 7.1. Routes
@@ -139,7 +139,7 @@ def routes_served(name: str, claims: Iterable[Route], holder: str) -> Served:
     """
     own = [route for route in claims if route.key.namespace == holder]
     models = tuple(route for route in own if route.model == name)
-    return Served(models or tuple(own), not models)
+    return ServedRoutes(models or tuple(own), not models)
 
 
 def oldest(name: str, claims: Sequence[Route]) -> str:
@@ -147,7 +147,7 @@ def oldest(name: str, claims: Sequence[Route]) -> str:
     return claims[0].key.namespace
 
 
-_NOBODY = Served((), False)
+_NOBODY = ServedRoutes((), False)
 
 HolderOf = Callable[[str, Sequence[Route]], str]
 """Namespace that holds a name, of its routes, the oldest first; empty: none of theirs."""
@@ -158,7 +158,7 @@ class RouteTable:
     """The routes that can be used under each of their names, oldest first, and those that are tried for it."""
 
     claims: Mapping[str, tuple[Route, ...]] = field(default_factory=dict)
-    served: Mapping[str, Served] = field(default_factory=dict)
+    served: Mapping[str, ServedRoutes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, routes: Iterable[Route], holder: HolderOf = oldest) -> RouteTable:
@@ -205,7 +205,7 @@ class RouteTable:
         """Whether requests may ask for this name."""
         return name in self.served
 
-    def tried(self, name: str) -> Served:
+    def tried(self, name: str) -> ServedRoutes:
         """The routes that are tried for a name, in order, and whether it is an adapter's."""
         return self.served.get(name, _NOBODY)
 

@@ -26,6 +26,7 @@ from modelyard.autoscaling.variants.slo.costs import UnitCosts
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration
+from modelyard.routing.model_names import BINDINGS, read_bindings
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -218,6 +219,12 @@ def config_maps() -> list[dict[str, Any]]:
 
 def test_the_example_config_maps_are_read_as_they_say() -> None:
     examples = {Key(m["metadata"]["namespace"], m["metadata"]["name"]): m["data"] for m in config_maps()}
+    bindings = examples.pop(Key(FleetSettings().controller_namespace, BINDINGS))
+    read = read_bindings({"metadata": {"name": BINDINGS}, "data": bindings})
+    assert not read.problems
+    assert [read.namespaces(name) for name in ("acme/sql", "chat", "chats", "x-base")] == [
+        {"acme"}, {"acme"}, None, {"infra"}
+    ]  # fmt: skip
     assert len(examples) == 4
     settings = FleetSettings()
     saturation, zero = SaturationConfigs(examples, settings), ZeroConfigs(examples, settings)
