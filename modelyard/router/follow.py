@@ -34,6 +34,10 @@ SHARE = 0.1
 LONGEST = 0.5
 """Seconds that a change waits for its turn at most."""
 RETRY = 5.0
+UNREADABLE = (
+    "holders of model names cannot be read: %s; names go to the namespaces that are seen with them first. Grant list"
+    " and watch on ConfigMaps of namespace %s"
+)
 
 
 class Follower:
@@ -80,14 +84,14 @@ class Follower:
 
     def _complain(self, names: Sequence[Store[Any]]) -> None:
         """Log that names cannot be read, each reason once in a row."""
-        why = "; ".join(str(error) for store in names for error in store.errors.values())
+        why = _problem(names)
         if why and why != self._complaint:
-            log.warning(
-                "model names belong to the namespaces that this router sees first, their records cannot be read: %s;"
-                " let it list ConfigMaps of namespace %s",
-                *(why, self._home),
-            )
+            log.warning(UNREADABLE, why, self._home)
         self._complaint = why
+
+
+def _problem(names: Sequence[Store[Any]]) -> str:
+    return "; ".join(str(error) for store in names for error in store.errors.values())
 
 
 async def look(cluster: Cluster, fleet: RoutedFleet, namespaces: Iterable[str] = (), home: str = "") -> None:
@@ -98,6 +102,8 @@ async def look(cluster: Cluster, fleet: RoutedFleet, namespaces: Iterable[str] =
         for want in _name_wants(home):
             with contextlib.suppress(Forbidden):  # the store's ``errors`` say so
                 await mirror.read(want, want.spaces(()))
+        if why := _problem(names):
+            log.warning(UNREADABLE, why, home)
         _update(fleet, names, *stores)
 
 
