@@ -428,7 +428,9 @@ class Relay:
                 self._counts = _NO_TOKEN.match(line) is None
             elif not self._counts and not line.strip():
                 self._counts = True
-            if not line.startswith(b"event:") or len(line) > _LONGEST_NAME:
+            if not line.startswith(_FIELDS) and line.strip():
+                self.skip(len(line))  # no field of an event, but readable for a client
+            elif not line.startswith(b"event:") or len(line) > _LONGEST_NAME:
                 self._other_bytes += len(line)
             return False
         if not self._tells or _TELLS.search(line) is None:
@@ -475,6 +477,7 @@ class Relay:
 
 
 _DONE = (b"data: [DONE]", b"data:[DONE]")
+_FIELDS = (b":", b"event:", b"id:", b"retry:")
 STREAMS = ("text/event-stream", "application/x-ndjson")
 _NOT_TEXT = ("audio", "image", "video")
 

@@ -189,6 +189,7 @@ MANY = 20_000
         ("/v1/chat/completions", b"data: " + b"x" * 3_999_994 + b"\n\n", 1_000_000),
         ("/v1/chat/completions", b"data: " + b"x" * 3_999_994, 1_000_000),
         ("/v1/chat/completions", (b": comment " * 10 + b"\n") * 1000, 33),
+        ("/v1/chat/completions", (b"x" * 399 + b"\n") * 10, 1000),
         ("/v1/chat/completions", b"data: [DONE]" + b"x" * 3988 + b"\n\n", 1000),
     ],
     ids=itertools.count(),
