@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +14,9 @@ from modelyard.models.beneath import parts
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import SourceFile
 from modelyard.models.weight_sets import NoSuchWeights, choose_weights
+
+MOST_FOLDERS = 32
+"""Folders above a file; each one takes an inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +84,33 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _check_names(files: Sequence[SourceFile]) -> None:
     folders: set[str] = set()
-    names: set[str] = set()
+    names: dict[str, str] = {}
     for file in files:
         *above, _ = parts(file.name, "the file name")
-        if file.name in names:
+        if len(above) > MOST_FOLDERS:
+            raise FetchError(
+                "HostileName",
+                f"the file name {file.name[:200]!r} has more than {MOST_FOLDERS} folders; rename it at the source",
+            )
+        plain = unicodedata.normalize("NFC", file.name).casefold()
+        if names.get(plain) == file.name:
             raise FetchError(
                 "HostileName", f"the file name {file.name[:200]!r} is listed twice; rename it at the source"
+            )
+        if plain in names:
+            raise FetchError(
+                "HostileName",
+                f"the file names {names[plain][:200]!r} and {file.name[:200]!r} are one name on some disks; name one of"
+                " them in storage.parameters.exclude",
             )
         if file.size < 0:
             raise FetchError(
                 "SourceUnavailable", f"{file.name[:200]!r} is listed with {file.size} bytes", retryable=True
             )
-        names.add(file.name)
-        for count in range(1, len(above) + 1):
-            folders.add("/".join(above[:count]))
-    if both := min(names & folders, default=None):
+        names[plain] = file.name
+        folder = file.name.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    if both := min((name for name in names.values() if name in folders), default=None):
         raise FetchError("HostileName", f"{both[:200]!r} is a file and a folder; rename one of them at the source")

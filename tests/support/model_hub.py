@@ -62,6 +62,8 @@ class Hub:
         """Of whatever else: bodies by path."""
         self.faults: list[Fault] = []
         self.page = 1000
+        self.endless = ""
+        """Empty pages of trees without end: each leads to a ``new`` one, or all to the ``same``."""
         self.lock = threading.Lock()
         self.requests: list[str] = []
         self.secrets: list[tuple[str, str | None]] = []
@@ -193,6 +195,11 @@ class _Handler(BaseHTTPRequestHandler):
                     digest = hashlib.sha256(body).hexdigest()
                     entry["lfs"] = {"oid": digest, "size": len(body), "pointerSize": 134}
                 entries.append(entry)
+            if self.hub.endless:
+                cursor = "again" if self.hub.endless == "same" else str(len(self.hub.requests))
+                link = f"{self.hub.address}{urlsplit(self.path).path}?recursive=true&cursor={cursor}"
+                self._json([], fault, {"Link": f'<{link}>; rel="next"'})
+                return
             begin = int(query.get("cursor", ["0"])[0])
             end = begin + self.hub.page
             more = {}

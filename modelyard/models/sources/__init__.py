@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
@@ -21,6 +22,12 @@ Chunk = bytes | memoryview
 
 MOST_FILES = 200_000
 """Files of one model: they are all in memory for a moment."""
+
+
+MOST_PAGES = 1000
+"""Requests of one listing: a thousand entries each are usual."""
+LISTING_BYTES = 128 << 20
+"""Bytes of all answers of one listing: they are all in memory for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,59 @@ class RangesIgnored(FetchError):
 
     def __init__(self, where: str) -> None:
         super().__init__("SourceUnavailable", f"{where} ignores byte ranges", retryable=True)
+
+
+class ListingBudget:
+    """Limits of one listing, whose pages may be empty or lead to each other, and have no end.
+
+    It counts from ``begin`` to ``end``; what is asked for at other times is not part of a listing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counting = False
+        self._pages = self._bytes = 0
+        self._read: set[str] = set()
+
+    def begin(self) -> None:
+        """Start to count for a listing."""
+        with self._lock:
+            self._counting, self._pages, self._bytes = True, 0, 0
+            self._read.clear()
+
+    def end(self) -> None:
+        """Stop counting."""
+        with self._lock:
+            self._counting = False
+
+    def ask(self, url: str = "") -> None:
+        """Count a request; FetchError for one too many, or for a page that was read before."""
+        with self._lock:
+            if not self._counting:
+                return
+            self._pages += 1
+            if self._pages > MOST_PAGES:
+                problem = f"the listing has more than {MOST_PAGES} pages; name a part of it in storageUri"
+                raise FetchError("UnsupportedSource", problem)
+            if url in self._read:
+                problem = f"the listing leads back to {url.partition('?')[0][:200]}, which was read before"
+                raise FetchError(
+                    "SourceUnavailable", f"{problem}; report it to whoever runs the source", retryable=True
+                )
+
+    def answered(self, url: str) -> None:
+        """Remember a page that was sent."""
+        with self._lock:
+            if self._counting and url:
+                self._read.add(url)
+
+    def take(self, size: int) -> None:
+        """Count bytes of answers. FetchError for too many."""
+        with self._lock:
+            self._bytes += size if self._counting else 0
+            if self._counting and self._bytes > LISTING_BYTES:
+                problem = f"the listing is larger than {LISTING_BYTES} bytes; name a part of it in storageUri"
+                raise FetchError("UnsupportedSource", problem)
 
 
 class ModelSource(Protocol):

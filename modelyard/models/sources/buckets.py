@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from modelyard.models.sources import (
     Chunk,
     Credentials,
     Listing,
+    ListingBudget,
     SourceFile,
     amazon,
     azure,
@@ -57,6 +58,7 @@ class _Opened(NamedTuple):
     headers: dict[str, str]
     secret: Secret
     refused: list[FetchError]
+    budget: ListingBudget
 
 
 def open_bucket(
@@ -69,8 +71,8 @@ def open_bucket(
     public: bool,
 ) -> BucketSource:
     """The source that this URI is."""
-    store, where, sign, headers, secret, refused = _open(uri, credentials, endpoint, region, style, public)
-    return BucketSource(uri, store, Http(where, secret, parallel, public), sign, refused, headers)
+    opened = _open(uri, credentials, endpoint, region, style, public)
+    return BucketSource(uri, opened, Http(opened.where, opened.secret, parallel, public))
 
 
 def open_store(
@@ -101,8 +103,9 @@ def _opened(
 ) -> _Opened:
     options: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h", "user_agent": "modelyard"}
     refused: list[FetchError] = []
+    budget = ListingBudget()
     # obstore goes wherever it is sent, and knows nothing of proxies that others have allowed.
-    options |= {"proxy_url": guarded(public, refused), "allow_http": (endpoint or "").startswith("http://")}
+    options |= {"proxy_url": guarded(public, refused, budget), "allow_http": (endpoint or "").startswith("http://")}
     retries: Any = {"max_retries": 0}  # Retried by whoever fetches, who knows how patient to be.
     store: S3Store | GCSStore | AzureStore
     sign: Callable[[str], str] | None
@@ -112,7 +115,7 @@ def _opened(
         store, where, sign = azure.open_container(
             uri, credentials, endpoint, client_options=options, retry_config=retries
         )
-        return _Opened(store, where, sign, azure.HEADERS, secret, refused)
+        return _Opened(store, where, sign, azure.HEADERS, secret, refused, budget)
     if uri.kind == "gs":
         access = google.sign_in(credentials, endpoint)
         store = GCSStore(uri.bucket, client_options=options, retry_config=retries, **access.options)
@@ -134,27 +137,26 @@ def _opened(
             **signing,
         )
     sign = (lambda key: obstore.sign(store, "GET", key, SIGNED_FOR)) if signs else None
-    return _Opened(store, where, sign, headers, secret, refused)
+    return _Opened(store, where, sign, headers, secret, refused, budget)
 
 
 class BucketSource:
     """What lies below a prefix. A bucket has no revisions: that of a listing is the state of all its objects."""
 
-    def __init__(
-        self,
-        uri: Bucket,
-        store: S3Store | GCSStore | AzureStore,
-        http: Http,
-        sign: Callable[[str], str] | None,
-        refused: list[FetchError],
-        headers: Mapping[str, str],
-    ) -> None:
-        self.uri, self._store, self._http, self._sign, self._refused = uri, store, http, sign, refused
-        self._headers = headers
+    def __init__(self, uri: Bucket, opened: _Opened, http: Http) -> None:
+        self.uri, self._http, self._budget = uri, http, opened.budget
+        self._store, self._sign, self._refused, self._headers = (
+            opened.store,
+            opened.sign,
+            opened.refused,
+            opened.headers,
+        )
 
     def list(self) -> Listing:
         """Every object below the prefix, or the one object of that name."""
         prefix = self.uri.prefix.strip("/")
+        self._refused.clear()
+        self._budget.begin()
         try:
             pages = obstore.list(self._store, prefix=prefix or None, chunk_size=1000)
             found = bounded((one for page in pages for one in page), self.uri)
@@ -167,6 +169,8 @@ class BucketSource:
             found = []
         except (BaseError, OSError, ValueError) as error:
             raise self._explained(_failed(error, str(self.uri), self._refused, self.uri)) from error
+        finally:
+            self._budget.end()
         skip = len(prefix) + 1 if prefix else 0
         files = tuple(
             SourceFile(one["path"][skip:], one["size"], one["path"], etag=_quoted(one["e_tag"]))
@@ -195,7 +199,7 @@ class BucketSource:
             raise _failed(error, file.key, self._refused, self.uri) from error
         headers = {**self._headers, **({"If-Match": file.etag} if file.etag else {})}
         try:
-            yield from self._http.read(url, file.size, start, length, headers)
+            yield from self._http.read(url, file.size, start, length, headers, file.etag)
         except FetchError as error:
             if error.reason == "NotFound":
                 raise FetchError(

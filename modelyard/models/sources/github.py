@@ -59,6 +59,6 @@ class GitHub:
             str(asset["name"]),
             int(asset["size"]),
             f"{repository}/releases/assets/{int(asset['id'])}",
-            etag=str(asset.get("updated_at")),
+            etag=str(asset["updated_at"]) if asset.get("updated_at") else None,
             sha256=digest if kind == "sha256" else None,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import urllib3
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import check_address, check_host
+from modelyard.models.sources import ListingBudget, check_address, check_host
 from modelyard.models.sources.http import CHUNK, HttpPool
 from modelyard.models.sources.proxies import read_proxy
 
@@ -20,11 +20,19 @@ _HOP = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-enco
 _PATIENCE = 60.0
 
 
-def guarded(public: bool, refused: list[FetchError]) -> str:
-    """The address of such a proxy, which is there as long as this process; ``refused`` is told what it has refused."""
+def guarded(public: bool, refused: list[FetchError], budget: ListingBudget | None = None) -> str:
+    """The address of such a proxy, which is there as long as this process; ``refused`` is told what it has refused.
+
+    ``budget`` counts what a listing asks for. In a tunnel each change from answer to request counts as a request.
+    """
     pool = HttpPool(public, read=_PATIENCE)
     server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), type("Guard", (_Guard,), {"pool": pool, "public": public, "refused": refused})
+        ("127.0.0.1", 0),
+        type(
+            "Guard",
+            (_Guard,),
+            {"pool": pool, "public": public, "refused": refused, "budget": budget or ListingBudget()},
+        ),
     )
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
@@ -37,6 +45,7 @@ class _Guard(BaseHTTPRequestHandler):
     pool: HttpPool
     public: bool
     refused: list[FetchError]
+    budget: ListingBudget
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
@@ -53,13 +62,23 @@ class _Guard(BaseHTTPRequestHandler):
             self.send_response(200)
             self.end_headers()
             ends = {target: self.connection, self.connection: target}
-            with contextlib.suppress(OSError):
+            answering = True
+            try:
                 while ready := select(list(ends), (), (), _PATIENCE)[0]:
                     for end in ready:
                         piece = end.recv(CHUNK)
                         if not piece:
                             return
+                        if end is target:
+                            self.budget.take(len(piece))
+                        elif answering:
+                            self.budget.ask()
+                        answering = end is target
                         ends[end].sendall(piece)
+            except FetchError as error:
+                self.refused.append(error)
+            except OSError:
+                return
 
     def _connected(self) -> socket.socket:
         """A connection to where the client asks to be led, through the HTTPS proxy where there is one for it."""
@@ -82,6 +101,7 @@ class _Guard(BaseHTTPRequestHandler):
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
         try:
             check_host(self.path, self.public)
+            self.budget.ask(self.path)
             body = self.rfile.read(int(self.headers["Content-Length"])) if "Content-Length" in self.headers else None
             answer = self.pool.request(
                 self.command,
@@ -96,6 +116,8 @@ class _Guard(BaseHTTPRequestHandler):
             self._refuse(error)
             return
         self.close_connection = True
+        if answer.status == 200:
+            self.budget.answered(self.path)
         with contextlib.suppress(OSError, urllib3.exceptions.HTTPError):
             self.send_response(answer.status)
             for name, value in answer.headers.items():
@@ -103,8 +125,12 @@ class _Guard(BaseHTTPRequestHandler):
                     self.send_header(name, value)
             self.send_header("Connection", "close")
             self.end_headers()
-            for piece in answer.stream(CHUNK, decode_content=False):
-                self.wfile.write(piece)
+            try:
+                for piece in answer.stream(CHUNK, decode_content=False):
+                    self.budget.take(len(piece))
+                    self.wfile.write(piece)
+            except FetchError as error:
+                self.refused.append(error)
         answer.close()
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET

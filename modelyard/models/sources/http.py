@@ -20,6 +20,12 @@ from modelyard.models.sources import RangesIgnored, check_address, check_host
 from modelyard.models.sources.proxies import read_proxy
 
 CHUNK = 1 << 20
+_FIRST_READ = 64 << 10
+"""Bytes that are read at once in the beginning."""
+_SLOW_READ = 1.0
+"""Seconds after which less is read at once."""
+_REDIRECT_LIMIT = 8192
+"""Bytes of a redirect's body that are read, so that its connection can be used again."""
 PAGE_LIMIT = 64 << 20
 """Bytes of an answer that is read as a whole."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
@@ -108,7 +114,7 @@ class Http:
         response = self._follow(f"{self.base}{path}", {"Accept": "application/json"}, remember=False)
         body = bytearray()
         try:
-            for piece in response.stream(CHUNK):
+            for piece in response.stream(CHUNK, decode_content=False):  # a compressed page may have any size
                 body += piece
                 if len(body) > PAGE_LIMIT:
                     what = f"{self.host}{path}: the answer is larger than {PAGE_LIMIT} bytes"
@@ -120,29 +126,52 @@ class Http:
         return bytes(body)
 
     def read(
-        self, url: str, size: int, start: int, length: int, headers: Mapping[str, str] = {}
+        self,
+        url: str,
+        size: int,
+        start: int,
+        length: int,
+        headers: Mapping[str, str] = {},
+        etag: str | None = None,
     ) -> Iterator[memoryview]:
-        """These bytes of the file of ``size`` bytes at ``url``; a file of another size has changed."""
+        """These bytes of the file of ``size`` bytes at ``url``; one of another size, or another ETag, has changed."""
         whole = start == 0 and length == size
         wanted = {**headers, "Accept-Encoding": "identity"}
         if not whole:
             wanted["Range"] = f"bytes={start}-{start + length - 1}"
         response = self._follow(url, wanted, remember=not whole)
         try:
-            if response.status == 200 and not whole:
-                raise RangesIgnored(self.host)
-            found = _CONTENT_RANGE.match(response.headers.get("Content-Range", "")) if response.status == 206 else None
-            told = int(found[3]) if found and found[3] != "*" else _length(response, size) if whole else size
-            if told != size or (found and (int(found[1]), int(found[2])) != (start, start + length - 1)):
+            sent = response.headers.get("ETag")
+            if etag and sent and _plain_etag(sent) != _plain_etag(etag):
                 raise FetchError(
                     "SourceChanged",
-                    f"{url.partition('?')[0]}: has {told} bytes, not the {size} it was listed with",
+                    f"{url.partition('?')[0]}: has the ETag {sent[:100]}, not the {etag[:100]} it was listed with",
                     retryable=True,
                 )
-            # One buffer for all of it, filled from the socket: urllib3 makes one for each piece.
+            if response.status == 200 and not whole and _length(response, size) == size:
+                raise RangesIgnored(self.host)
+            found = _CONTENT_RANGE.match(response.headers.get("Content-Range", "")) if response.status == 206 else None
+            if found and found[3] != "*":
+                total = int(found[3])
+            else:
+                total = _length(response, size) if whole or response.status == 200 else size
+            if total != size or (found and (int(found[1]), int(found[2])) != (start, start + length - 1)):
+                raise FetchError(
+                    "SourceChanged",
+                    f"{url.partition('?')[0]}: has {total} bytes, not the {size} it was listed with",
+                    retryable=True,
+                )
+            # One buffer for all of it, filled from the socket: urllib3 makes one for each piece. A read ends when its
+            # part of the buffer is full, so it grows while the source is fast: bytes are counted as they arrive.
             body: Any = response
             view = memoryview(bytearray(min(CHUNK, length)))
-            while got := body._fp.readinto(view):
+            step = min(_FIRST_READ, len(view))
+            while True:
+                asked = time.monotonic()
+                if not (got := body._fp.readinto(view[:step])):
+                    break
+                slow = time.monotonic() - asked > _SLOW_READ
+                step = max(1, min(len(view), step // 2 if slow else step * 2))
                 length -= got
                 yield view[:got]
             if length > 0:
@@ -169,8 +198,11 @@ class Http:
             except urllib3.exceptions.HTTPError as error:
                 raise self._broken(error) from error
             if response.status in (301, 302, 303, 307, 308) and (target := response.headers.get("Location")):
-                response.drain_conn()
-                response.release_conn()
+                if 0 <= _length(response, -1) <= _REDIRECT_LIMIT:
+                    response.drain_conn()
+                    response.release_conn()
+                else:  # a body without end, maybe
+                    response.close()
                 try:
                     here = urljoin(here, target)
                 except ValueError:
@@ -246,6 +278,11 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 def _length(response: urllib3.BaseHTTPResponse, unknown: int = 0) -> int:
     text = response.headers.get("Content-Length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else unknown
+
+
+def _plain_etag(etag: str) -> str:
+    """An ETag without what only says how it may be compared."""
+    return etag.removeprefix("W/").strip('"')
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import Chunk, Listing, SourceFile, bounded, check_address, check_host
+from modelyard.models.sources import Chunk, Listing, ListingBudget, SourceFile, bounded, check_address, check_host
 from modelyard.models.sources.http import Http, of_status, retry_after
 from modelyard.models.sources.proxies import HttpsProxy, read_proxy
 from modelyard.models.uri import HubModel
@@ -25,15 +25,37 @@ from modelyard.models.uri import HubModel
 ENDPOINT = "https://huggingface.co"
 
 
-def _client(public: bool) -> httpx2.Client:
+class _CountedStream(httpx2.SyncByteStream):
+    """The bytes of an answer, counted before anything makes a value of them."""
+
+    def __init__(self, response: httpx2.Response, stream: httpx2.SyncByteStream, budget: ListingBudget) -> None:
+        self._stream, self._budget = stream, budget
+        self._page = str(response.url) if response.status_code == 200 else ""
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._stream:
+            self._budget.take(len(piece))
+            yield piece
+        self._budget.answered(self._page)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _client(public: bool, budget: ListingBudget) -> httpx2.Client:
     """What the library asks with: wherever it is sent to, and whatever a name stands for by then, is looked at."""
 
     proxy, verify = read_proxy(), ssl.create_default_context()
 
     def asked(request: httpx2.Request) -> None:
+        budget.ask(str(request.url))
         check_host(str(request.url), public)
 
     def answered(response: httpx2.Response) -> None:
+        if response.headers.get("Content-Encoding", "identity") != "identity":  # it may unpack to any size
+            raise FetchError("SourceUnavailable", f"{response.url.host}: sends compressed answers", retryable=True)
+        if isinstance(response.stream, httpx2.SyncByteStream):
+            response.stream = _CountedStream(response, response.stream, budget)
         if proxy is not None and proxy.serves(str(response.url)):
             return  # the address is that of the proxy
         stream = response.extensions.get("network_stream")
@@ -48,6 +70,7 @@ def _client(public: bool) -> httpx2.Client:
         event_hooks={"request": [asked], "response": [answered]},
         verify=verify,
         transport=_Routes(proxy, verify) if proxy is not None else None,
+        headers={"Accept-Encoding": "identity"},
         follow_redirects=True,
         timeout=30,
         trust_env=False,
@@ -84,18 +107,21 @@ class Hub:
         # Without a token nothing is sent: one that somebody has left in a cache on this machine is not ours to use.
         self._api = HfApi(endpoint=self.endpoint, token=token or False, library_name="modelyard")
         self._http = Http(self.endpoint, {"Authorization": f"Bearer {token}"} if token else {}, parallel, public)
-        set_client_factory(lambda: _client(public))
+        self._budget = ListingBudget()
+        set_client_factory(lambda: _client(public, self._budget))
         self._revision = ""
 
     def list(self) -> Listing:
         """The files of the commit that the revision names now."""
         what = f"hf://{self.uri.repository}@{self.uri.revision}"
+        self._budget.begin()
         try:
             self._revision = self._api.model_info(self.uri.repository, revision=self.uri.revision, timeout=30).sha or ""
             if not self._revision:
                 raise FetchError("SourceUnavailable", f"{what}: the hub does not tell the commit", retryable=True)
             tree = self._api.list_repo_tree(self.uri.repository, recursive=True, revision=self._revision)
-            files = tuple(bounded((self._file(entry) for entry in tree if isinstance(entry, RepoFile)), what))
+            entries = bounded(tree, what)
+            files = tuple(self._file(entry) for entry in entries if isinstance(entry, RepoFile))
         except HfHubHTTPError as error:
             code = error.response.headers.get("X-Error-Code", "")
             raise of_status(
@@ -108,6 +134,8 @@ class Hub:
             raise FetchError(
                 "SourceUnavailable", f"{what}: the hub's answer cannot be read: {str(error)[:200]}", retryable=True
             ) from error
+        finally:
+            self._budget.end()
         return Listing(f"hf {self.endpoint} {self.uri.repository}", self._revision, files)
 
     def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
