@@ -17,7 +17,10 @@ The contract with whoever makes the Job (it does not change without both sides):
   AlwaysDownload | ReuseIfExists`` (the latter: a complete copy of this model is enough, the source is not asked);
   ``--public`` (no address inside the cluster or its network is connected to, whatever a name or redirect leads to);
   ``--parallel N``, ``--part-size BYTES``, ``--bandwidth BYTES/s``, ``--patience SECONDS`` (transient errors are
-  retried here, with growing pauses and as the source asks, until nothing has moved for so long).
+  retried here, with growing pauses and as the source asks, until nothing has moved for so long); ``--minimum-rate
+  BYTES/s`` (average over five minutes of waiting for the source), ``--deadline SECONDS`` (all of it);
+  ``--free-disk-percent P`` (bytes and inodes to leave free), ``--namespace-disk-percent P``, ``--bytes-per-namespace
+  N``, ``--files-per-namespace N`` (limits for all models of this one's namespace on the disk).
 - **Credentials** are never arguments. They come from the environment (``HF_TOKEN``, ``AWS_ACCESS_KEY_ID``,
   ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``GOOGLE_SERVICE_ACCOUNT_KEY``, ``GITHUB_TOKEN``), or from files
   of the same names in ``--credentials DIR`` (a mounted Secret), which win. ``--token-key NAME``: the file of the
@@ -47,8 +50,9 @@ The contract with whoever makes the Job (it does not change without both sides):
   podFailurePolicy); 2 options that cannot be read. SIGTERM ends with 75 and the reason ``Interrupted``.
 - **Proxy**: ``HTTPS_PROXY`` and ``NO_PROXY`` (or in lower case) of the environment, for ``https://`` sources.
 - **Reasons of Failed**: InvalidURI, UnsupportedSource, PathRefused, PathOccupied, LocalPathNotFound, HostileName,
-  NothingToFetch, Unauthorized, Forbidden, NotFound, SourceRefused, ProxyInvalid, ProxyRefused, InternalError (1);
-  RateLimited, SourceUnavailable, SourceChanged, Corrupt, DiskPressure, InUse, Damaged, Interrupted, StorageError (75).
+  NothingToFetch, Unauthorized, Forbidden, NotFound, SourceRefused, ProxyInvalid, ProxyRefused, NamespaceLimit,
+  InternalError (1); RateLimited, SourceUnavailable, SourceTooSlow, SourceChanged, DeadlineExceeded, Corrupt,
+  DiskPressure, InUse, Damaged, Interrupted, StorageError (75).
 """
 
 from __future__ import annotations
@@ -129,11 +133,25 @@ def fetch(
     part_size: Annotated[int, typer.Option(min=65536, help="Bytes of a part; what a kill may cost.")] = 4 << 20,
     bandwidth: Annotated[float | None, typer.Option(min=1, help="Bytes per second, at most.")] = None,
     patience: Annotated[float, typer.Option(min=0, help="Seconds without a byte before giving up.")] = 300.0,
+    minimum_rate: Annotated[
+        float, typer.Option(min=0, help="Bytes per second that the source must send; 0: any rate.")
+    ] = 131072.0,
+    deadline: Annotated[float | None, typer.Option(min=1, help="Seconds for all of it.")] = None,
+    free_disk_percent: Annotated[
+        float, typer.Option(min=0, max=90, help="Percent of the disk's bytes and inodes to leave free.")
+    ] = 0.0,
+    namespace_disk_percent: Annotated[
+        float, typer.Option(min=0, max=100, help="Percent of the disk for the models of the model's namespace.")
+    ] = 100.0,
+    bytes_per_namespace: Annotated[int | None, typer.Option(min=1, help="Bytes for them; unset: no limit.")] = None,
+    files_per_namespace: Annotated[
+        int | None, typer.Option(min=1, help="Files and folders for them; unset: no limit.")
+    ] = None,
 ) -> None:
     """Bring a model's files here, verified, and link PATH to them. Carries on from what is there."""
     from modelyard.models import node
     from modelyard.models.filters import FileRules
-    from modelyard.models.pace import Limits
+    from modelyard.models.pace import DiskLimits, Limits
 
     request = node.FetchRequest(
         uri,
@@ -148,7 +166,15 @@ def fetch(
         FileRules(tuple(include or ()), tuple(exclude or ()), all_formats, accelerator, weights),
         policy is DownloadPolicy.REUSE,
         _in_use(in_use),
-        Limits(parallel, part_size, bandwidth, patience),
+        Limits(
+            parallel,
+            part_size,
+            bandwidth,
+            patience,
+            minimum_rate,
+            deadline=deadline,
+            disk=DiskLimits(free_disk_percent, namespace_disk_percent, bytes_per_namespace, files_per_namespace),
+        ),
         public,
         addressing_style,
     )

@@ -218,7 +218,9 @@ def _start(wish: Wish, site: Site, purpose: str, done: Delivered, reason: str, m
         verify=model.verify,
         nudge=model.nudge,
     )
-    made = jobs.make(model, goal, task, wish.settings, wish.home, site.node, in_use(site, goal.root))
+    progress = site.entry.progress if site.entry is not None and done.fingerprint == goal.fingerprint else None
+    size = progress.total_bytes if purpose == FETCH and progress is not None and progress.total_bytes > 0 else None
+    made = jobs.make(model, goal, task, wish.settings, wish.home, site.node, in_use(site, goal.root), size)
     status = UPDATING if not done.failed else FAILED
     entry = _entry(wish, status, replace_done(done, wish, nudge=done.nudge))
     return Leg(

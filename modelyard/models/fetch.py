@@ -20,15 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modelyard.models.disk_space import DiskReservation
 from modelyard.models.errors import FetchError
 from modelyard.models.journal import PartsJournal
-from modelyard.models.pace import Pace, Stopped
+from modelyard.models.pace import Pace, WatchedThreads
 from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
 from modelyard.models.store import EXPECTED, FileManifest, Kept, NodeStore, storage_error
-from modelyard.objects.documents import amount
+from modelyard.models.transfer_rate import time_limit
 
-SPARE = 0.10
-"""Of all bytes, what must be free beyond what is still to come."""
 TRIES = 3
 """How often a file that arrives with another checksum is fetched."""
 TOGETHER = 8
@@ -49,6 +48,10 @@ class _Work:
     hashing: bool = False
     left: int = 0
     tries: int = 1
+    was_read: bool = False
+    """Whether the source has sent a byte of it to this process."""
+    began: float = 0.0
+    """When it was opened, in seconds of waiting for the source."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     writing: threading.Lock = field(default_factory=threading.Lock)
     """One write to a file at a time: so the kernel has it, too, where waiting for it costs processor time."""
@@ -75,14 +78,15 @@ class Download:
         files: Sequence[SourceFile],
         pace: Pace,
         wanted: set[str] | None = None,
+        model: str = "",
     ) -> None:
         self.store, self.source, self.digest, self.listing, self.pace = store, source, digest, listing, pace
         self.files = files
         self.wanted = wanted
-        self.there: tuple[SourceFile, ...] = ()
-        """Files of which no byte had to come from the source."""
+        self.unread: tuple[SourceFile, ...] = ()
+        """Files of which no byte came from the source."""
         self._folder = f"partial/{digest}"
-        self._failed: BaseException | None = None
+        self._reservation = DiskReservation(store, digest, model, pace)
 
     def run(self, phase: Callable[[str], None]) -> FileManifest:
         """To the end. FetchError; OSError is told as DiskPressure or StorageError."""
@@ -102,16 +106,16 @@ class Download:
             for index, file in enumerate(self.files)
             if index not in self.journal.files and (self.wanted is None or file.name in self.wanted)
         ]
-        under_way = {one.index for one in work}
-        self.there = tuple(file for index, file in enumerate(self.files) if index not in under_way)
         self._count(work)
-        self._check_space(work)
+        self._reservation.claim([(item.file, self._to_come(item)) for item in work], self.files)
         self.journal.begin()
         phase("Downloading")
         try:
             self._pull(work)
         finally:
             self.journal.close()
+        read = {item.index for item in work if item.was_read}
+        self.unread = tuple(file for index, file in enumerate(self.files) if index not in read)
         phase("Finalizing")
         return self._publish()
 
@@ -156,23 +160,12 @@ class Download:
         there += sum(self._length(one.file, part) for one in work for part in one.done)
         self.pace.count(files=files - len(work), size=there)
 
-    def _check_space(self, work: Sequence[_Work]) -> None:
-        to_come = sum(one.file.size - sum(self._length(one.file, part) for part in one.done) for one in work)
-        need = to_come + int(SPARE * sum(one.file.size for one in work))
-        total = sum(file.size for file in self.files if self.wanted is None or file.name in self.wanted)
-        with self.store.locked():
-            promised = self.store.promised(self.digest)
-            found = os.statvfs(self.store.root)
-            free = found.f_bavail * found.f_frsize
-            if need + promised > free:
-                others = f", of which other downloads will take {amount(promised)}" if promised else ""
-                raise FetchError(
-                    "DiskPressure",
-                    f"{self.store.root}: {amount(need)} are needed ({amount(to_come)} to come and a tenth of all), "
-                    f"{amount(free)} are free{others}; free space on the node or add some",
-                    retryable=True,
-                )
-            self.store.promise(self.digest, total)
+    def _to_come(self, work: _Work) -> int:
+        """Bytes that the disk has still to give for a file; parts that will be written again have theirs already."""
+        status = self.store.home.lstat(self._name(work.file))
+        allocated = status.st_blocks * 512 if status is not None else 0
+        done = sum(self._length(work.file, part) for part in work.done)
+        return max(0, work.file.size - max(done, allocated))
 
     def _pull(self, work: Sequence[_Work]) -> None:
         parallel = self.pace.limits.parallel
@@ -180,45 +173,50 @@ class Download:
         self._together = max(1, min(TOGETHER, parts // (2 * parallel)))
         queue = self._requests(work)
         lock = threading.Lock()
+        total = sum(file.size for file in self.files)
 
         def pull() -> None:
-            try:
-                while True:
-                    with lock:
-                        item = next(queue, None)
-                    if item is None:
-                        return
-                    self._fetch(*item)
-            except Stopped:
-                return
-            except BaseException as error:
+            while True:
                 with lock:
-                    self._failed = self._failed or error
-                self.pace.stop.set()
+                    item = next(queue, None)
+                if item is None:
+                    return
+                self._fetch(*item)
 
-        threads = [threading.Thread(target=pull, daemon=True) for _ in range(min(parallel, parts + len(work)))]
-        for thread in threads:
-            thread.start()
+        def supervise() -> None:
+            self._check_files(work)
+            self._reservation.renew(lambda: total - self.pace.bytes)
+
+        threads = WatchedThreads(self.pace, min(parallel, parts + len(work)), pull)
         try:
-            for thread in threads:
-                thread.join()
+            threads.run(supervise)
         finally:
-            self.pace.stop.set()
-            deadline = time.monotonic() + 5
-            for thread in threads:
-                thread.join(max(0.0, deadline - time.monotonic()))
             # A thread that still waits for the network keeps its descriptors: their numbers must not become others'.
-            if not any(thread.is_alive() for thread in threads):
+            if threads.ended:
                 for one in work:
                     if one.fd >= 0:
                         os.close(one.fd)
-        if self._failed is not None:
-            raise self._failed
+
+    def _check_files(self, work: Sequence[_Work]) -> None:
+        """Raise FetchError for a file that takes longer than the minimum rate allows, while others go on."""
+        limits, now = self.pace.limits, self.pace.waited()
+        if not limits.required_rate:
+            return
+        for item in work:
+            allowed = time_limit(item.file.size, 1, limits.required_rate, limits.window, limits.parallel)
+            if item.fd >= 0 and now - item.began > allowed:
+                raise FetchError(
+                    "SourceTooSlow",
+                    f"{item.file.name}: not complete after {allowed:.0f} s of waiting for the source; use a faster"
+                    " source, or have an administrator lower minimumRate",
+                    retryable=True,
+                )
 
     def _requests(self, work: Sequence[_Work]) -> Iterator[tuple[_Work, range]]:
         """What to ask for, file by file. Files are opened here."""
         for one in work:
             one.fd = self.store.home.open(self._name(one.file), os.O_RDWR | os.O_CREAT)
+            one.began = self.pace.waited()
             if os.fstat(one.fd).st_size != one.file.size:
                 os.ftruncate(one.fd, one.file.size)
             for parts in self._missing(one):
@@ -260,8 +258,10 @@ class Download:
                 before = got
                 try:
                     self.pace.begin()
-                    for chunk in self.source.read(work.file, start + got, length - got):
+                    asked = length - got
+                    for chunk in self.pace.watch(self.source.read(work.file, start + got, asked)):
                         size = len(chunk)
+                        work.was_read = True
                         if size > length - got:
                             raise _more(work.file)
                         with work.writing:
@@ -279,6 +279,7 @@ class Download:
                             self.pace.throttle()
                     if got < length:
                         raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
+                    self.pace.answered(asked)
                 except RangesIgnored:
                     self.pace.count(size=-(got % self._size))
                     raise
@@ -317,7 +318,8 @@ class Download:
                 got = 0
                 try:
                     self.pace.begin()
-                    for chunk in self.source.read(work.file, 0, work.file.size):
+                    for chunk in self.pace.watch(self.source.read(work.file, 0, work.file.size)):
+                        work.was_read = True
                         if len(chunk) > work.file.size - got:
                             raise _more(work.file)
                         _write(work.fd, chunk, got)
@@ -326,6 +328,7 @@ class Download:
                         self.pace.throttle()
                     if got < work.file.size:
                         raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
+                    self.pace.answered(got)
                     with work.lock:
                         work.done |= parts
                         work.hashing = False

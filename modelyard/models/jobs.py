@@ -17,6 +17,7 @@ from modelyard.models import names
 from modelyard.models.errors import FetchError
 from modelyard.models.running import MODEL, WORK, Task
 from modelyard.models.settings import CA_FILE, CONFIG_MAP, DeliverySettings
+from modelyard.models.transfer_rate import time_limit
 from modelyard.models.uri import Bucket, ClaimFolder, HubModel, LocalFolder, VendorModel, check_bucket
 from modelyard.models.world import ModelNode, StoredModel, has_files
 from modelyard.objects import Key
@@ -32,6 +33,10 @@ AUTHORITIES = "/etc/modelyard"
 CLAIM_FOLDER = "/mnt/claim"
 PATIENCE = 120
 """Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
+_TIME_TO_REPORT = 60
+"""Seconds that a Job has to end by itself before Kubernetes ends it, and what it would have reported."""
+_TIME_BESIDE = 3600
+"""Seconds for everything but the transfer: scheduling, listing, reading what is on the disk."""
 _MOST_PATTERNS = 32
 _LONGEST_WEIGHTS = 100
 _SHAPE = re.compile(r"\.GPU[0-9]*\.([A-Z]+[0-9]+[A-Z]?)", re.IGNORECASE)
@@ -165,11 +170,14 @@ def make(
     home: str,
     node: ModelNode | None,
     in_use: tuple[str, ...] = (),
+    size: int | None = None,
 ) -> Made:
     """The Job for a task; in namespace ``home``, but where files are in a claim, beside that.
 
-    ``in_use`` holds what pods of the node have mounted, as ``modelyard node`` takes it.
+    ``in_use`` holds what pods of the node have mounted, as ``modelyard node`` takes it. ``size``: bytes of the model's
+    files, where an earlier attempt has listed them.
     """
+    deadline = time_allowed(settings, size)
     namespace = goal.claim.namespace if goal.claim is not None else home
     place = hashlib.sha256(
         f"{task.node} {task.uid} {task.fingerprint} {task.attempt} {task.nudge} {task.verify} {task.root}".encode()
@@ -190,7 +198,10 @@ def make(
         "image": settings.image,
         "command": ["modelyard", "node", task.purpose],
         # Kubernetes would fill in $(NAME): what was checked is what runs.
-        "args": [one.replace("$", "$$") for one in _arguments(model, goal, task, settings, node, bool(secret), in_use)],
+        "args": [
+            one.replace("$", "$$")
+            for one in _arguments(model, goal, task, settings, node, bool(secret), in_use, deadline - _TIME_TO_REPORT)
+        ],
         "env": _environment(model, goal, settings),
         "volumeMounts": mounts,
         "terminationMessagePath": REPORT,
@@ -225,10 +236,19 @@ def make(
         "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations},
         "spec": {
             "backoffLimit": 0,
+            "activeDeadlineSeconds": deadline,
             "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
         },
     }
     return Made(manifest, given)
+
+
+def time_allowed(settings: DeliverySettings, size: int | None) -> int:
+    """Return the seconds that a Job may run: for files of a known size, those of the minimum rate and an hour more."""
+    if size is None or not settings.minimum_rate:
+        return settings.delivery_deadline
+    rate = min(settings.minimum_rate, (settings.rate or settings.minimum_rate) / 2)
+    return min(settings.delivery_deadline, int(_TIME_BESIDE + time_limit(size, 0, rate, 0.0)))
 
 
 def credentials(model: StoredModel, task: Task, job: Key, home: str) -> tuple[HandOver, ...]:
@@ -282,6 +302,7 @@ def _arguments(
     node: ModelNode | None,
     credentials: bool,
     in_use: tuple[str, ...],
+    deadline: int,
 ) -> list[str]:
     common = ["--root", task.root or goal.root, "--model", model.entry, "--report", REPORT]
     used = [part for path in in_use for part in ("--in-use", path)]
@@ -296,6 +317,13 @@ def _arguments(
     given = ["--uri", address, "--path", goal.path, "--below", goal.below, *common, *used]
     given += ["--patience", str(PATIENCE)]
     given += ["--parallel", str(settings.parallel), "--part-size", str(settings.part_size)]
+    given += ["--minimum-rate", str(settings.minimum_rate), "--deadline", str(deadline)]
+    given += ["--free-disk-percent", str(settings.free_disk_percent)]
+    if model.key.namespace:
+        given += ["--namespace-disk-percent", str(settings.namespace_disk_percent)]
+        given += ["--files-per-namespace", str(settings.files_per_namespace)]
+        if settings.bytes_per_namespace is not None:
+            given += ["--bytes-per-namespace", str(settings.bytes_per_namespace)]
     endpoint = parameters.get("endpoint") or (settings.hub_endpoint if isinstance(model.uri, HubModel) else None)
     if endpoint:
         given.append(f"--endpoint={endpoint}")

@@ -118,6 +118,9 @@ def outcome_of(job: ModelJob, pod: ModelPod | None) -> JobOutcome:
     """What a Job that has ended says; one whose pod is gone or was killed has no words of its own."""
     if pod is not None and (found := JobOutcome.read(pod.report)) is not None:
         return found
+    if job.reason == "DeadlineExceeded":
+        text = f"the Job did not end within its time; the next one continues; deliveryDeadline in {_SETTINGS} limits it"
+        return JobOutcome(outcome="Failed", reason=job.reason, message=text, retryable=True)
     if pod is None:
         return JobOutcome(
             outcome="Failed", reason="PodLost", message="its pod is gone, and what it said", retryable=True

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from modelyard import __version__
+from modelyard.models.disk_space import DiskReservation
 from modelyard.models.errors import FetchError
 from modelyard.models.fetch import Download
 from modelyard.models.filters import FileRules, choose
 from modelyard.models.pace import Limits, Pace
-from modelyard.models.sources import Credentials, ModelSource, RangesIgnored, SourceFile, open_source
+from modelyard.models.source_access import list_files, prove_access
+from modelyard.models.sources import Credentials, ModelSource, open_source
 from modelyard.models.store import HOME, FileManifest, InUse, ModelRecord, NodeStore, digest_of
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
 from modelyard.objects.documents import counted, printable
-
-T = TypeVar("T")
 
 REPORT_LIMIT = 4096
 """Bytes that a container's termination message may have."""
@@ -34,6 +34,8 @@ EVERY = 5.0
 """Seconds between two lines of progress."""
 RELISTED = 3
 """How often a source that changes while it is read is listed anew."""
+_REFUSALS = frozenset({"Unauthorized", "Forbidden", "NotFound", "SourceRefused", "NamespaceLimit"})
+"""Reasons why a model may not have an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +186,10 @@ def bring_settled(
     progress: Progress,
 ) -> None:
     """``bring``, again where the source changes meanwhile; SourceChanged where it does not settle."""
+    begun = time.monotonic()
     for attempt in range(RELISTED):
         try:
-            bring(store, source, record, request, report, progress)
+            bring(store, source, record, request, report, progress, Pace(request.limits, started=begun))
         except FetchError as error:
             if error.reason != "SourceChanged" or attempt == RELISTED - 1:
                 raise
@@ -201,14 +204,14 @@ def bring(
     request: FetchRequest,
     report: Report,
     progress: Progress,
+    pace: Pace,
 ) -> None:
     """One listing of a source onto the disk, and the model's link to it."""
     progress.phase("Listing")
-    pace = Pace(request.limits)
     progress.over(pace, 0, 0)
-    listing = _patiently(pace, source.list)
+    listing = list_files(pace, source)
     chosen, report.weights = choose(listing.files, request.rules)
-    digest = digest_of(listing, chosen)
+    digest = digest_of(listing, chosen, record.model)
     report.revision = listing.revision
     progress.over(pace, len(chosen), sum(file.size for file in chosen))
     with store.locked():
@@ -216,26 +219,40 @@ def bring(
         store.check_path(record)
         wanting = before or record
         store.write(replace(wanting, wanted=digest))
+    if before is not None and before.wanted not in (None, digest):
+        store.collect()  # What was begun of an earlier state is in nobody's way, and in no namespace's share.
 
     def waiting() -> None:
         progress.phase("Waiting")
+        pace.check()
         time.sleep(0.2)
 
-    with store.entry_locked(digest, waiting):
-        manifest, unread = store.manifest(digest), chosen
-        missing = store.missing(digest, manifest) if manifest else None
-        try:
-            if manifest is None or missing:
-                download = Download(store, source, digest, listing, chosen, pace, missing)
-                manifest, unread = download.run(progress.phase), download.there
-            if before is None or before.entry != digest:
-                _prove_access(pace, source, unread)
-        finally:
-            report.fetchedBytes += pace.fetched
-        progress.phase("Finalizing")
-        with store.locked():
-            linked = replace(record, wanted=digest, weights=report.weights)
-            store.link(linked, request.in_use, time.time())
+    shared = False
+    try:
+        with store.entry_locked(digest, waiting):
+            manifest, unread = store.manifest(digest), chosen
+            missing = store.missing(digest, manifest) if manifest else None
+            shared = manifest is not None
+            try:
+                if manifest is None or missing:
+                    download = Download(store, source, digest, listing, chosen, pace, missing, record.model)
+                    manifest, unread = download.run(progress.phase), download.unread
+                elif before is None or before.entry != digest:
+                    DiskReservation(store, digest, record.model, pace).check_share(chosen)
+                if before is None or before.entry != digest:
+                    prove_access(pace, source, unread)
+            finally:
+                report.fetchedBytes += pace.fetched
+            progress.phase("Finalizing")
+            with store.locked():
+                linked = replace(record, wanted=digest, weights=report.weights)
+                store.link(linked, request.in_use, time.time())
+    except FetchError as error:
+        # A model that may not have an entry, or has brought nothing of it, does not keep it on the disk.
+        if shared or error.reason in _REFUSALS:
+            with suppress(OSError):  # a full disk
+                store.give_up(record.model, digest)
+        raise
     store.collect()
     _done(report, manifest, store, digest, "")
     report.fromStore = report.fetchedBytes == 0
@@ -312,31 +329,6 @@ def _done(report: Report, manifest: FileManifest, store: NodeStore, digest: str,
 def _fill(report: Report, manifest: FileManifest) -> None:
     report.revision, report.manifestSha256 = manifest.revision, manifest.sha256
     report.bytes, report.files = manifest.size, len(manifest.files)
-
-
-def _patiently(pace: Pace, call: Callable[[], T]) -> T:
-    attempt = 0
-    while True:
-        try:
-            found = call()
-            pace.took(0)
-            return found
-        except FetchError as error:
-            attempt += 1
-            pace.retry(error, attempt)
-
-
-def _prove_access(pace: Pace, source: ModelSource, files: tuple[SourceFile, ...]) -> None:
-    """Another model has brought these files; that this one may read them is for the source to say."""
-    largest = max(files, key=lambda file: file.size, default=None)
-    if largest is None or not largest.size:
-        return
-
-    def read() -> None:
-        with suppress(RangesIgnored):
-            next(iter(source.read(largest, 0, 1)), None)
-
-    _patiently(pace, read)
 
 
 def _detect(report: Report, folder: Path) -> None:

@@ -80,6 +80,33 @@ class DeliverySettings(BaseModel):
         ge=1,
         description="bytes per second that all Jobs at one source may fetch; each may nodesPerSource-th of it",
     )
+    minimum_rate: int = Field(
+        128 << 10,
+        ge=0,
+        description="bytes per second that a source must send, as an average over five minutes of waiting for it; 0:"
+        " any rate",
+    )
+    delivery_deadline: int = Field(
+        86_400,
+        ge=600,
+        le=30 * 86_400,
+        description="seconds that one Job may take; the next one continues with what has arrived",
+    )
+    free_disk_percent: int = Field(
+        10, ge=0, le=90, description="percent of a node's disk, in bytes and in inodes, that deliveries leave free"
+    )
+    namespace_disk_percent: int = Field(
+        50,
+        ge=1,
+        le=100,
+        description="percent of a node's disk, in bytes and in inodes, that the models of one namespace may have",
+    )
+    bytes_per_namespace: int | None = Field(
+        None, ge=1, description="bytes on one node that the models of one namespace may have; unset: the percentage"
+    )
+    files_per_namespace: int = Field(
+        200_000, ge=1, description="files and folders on one node that the models of one namespace may have"
+    )
     models_per_namespace: int = Field(
         100, ge=1, description="models of one namespace that are delivered, the oldest first: all share a node's report"
     )

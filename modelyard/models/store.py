@@ -39,7 +39,9 @@ from modelyard.models.uri import overlap
 
 HOME = ".modelyard"
 EXPECTED = "expected"
-"""Beside a partial entry's files: the bytes that it will have."""
+"""Beside a partial entry's files: the bytes and inodes that it has reserved."""
+_STALE = 60.0
+"""Seconds after which a reservation that was not renewed does not count: its process is stopped or stuck."""
 _LINK = re.compile(r"(?:\.\./)*" + re.escape(HOME) + r"/entries/[0-9a-f]{64}/files")
 
 InUse = Mapping[str, float | None]
@@ -106,9 +108,15 @@ class FileManifest:
         return orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def digest_of(listing: Listing, chosen: Sequence[SourceFile]) -> str:
-    """What these files are kept under."""
-    content = [listing.source, listing.revision, [(file.name, file.size) for file in chosen]]
+def digest_of(listing: Listing, chosen: Sequence[SourceFile], model: str = "") -> str:
+    """Return the name of the entry of these files. Models with the same content share it.
+
+    A file that has neither a checksum nor an ETag could be another one of the same name and size. An entry with such a
+    file is the model's own: no request could prove a right to it.
+    """
+    content: list[object] = [listing.source, listing.revision, [(file.name, file.size) for file in chosen]]
+    if any(file.size and not (file.sha256 or file.git_sha1 or file.etag) for file in chosen):
+        content.append(model)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -238,22 +246,32 @@ class NodeStore:
         }
         return gone | ({str(name) for name in orjson.loads(noted)} if noted else set())
 
-    def promise(self, digest: str, total: int) -> None:
-        """So many bytes a partial entry will have. Under the lock."""
-        self.home.write(f"partial/{digest}/{EXPECTED}", b"%d" % total)
+    def promise(self, digest: str, size: int, inodes: int) -> None:
+        """Reserve bytes and inodes for a partial entry, in place of what it had reserved before. Under the lock."""
+        self.home.write(f"partial/{digest}/{EXPECTED}", b"%d %d" % (size, inodes))
 
-    def promised(self, but: str) -> int:
-        """Bytes that the other downloads on this disk, but that of one entry, have still to write. Under the lock.
+    def promise_of(self, digest: str) -> tuple[int, int]:
+        """Return the bytes and inodes that a partial entry has reserved; none for one that nobody is fetching.
 
-        One that nobody is at is promised nothing: when it is carried on with, it looks for space itself.
+        A process that runs renews its reservation; one that could not for a while has none.
         """
-        found = 0
-        for digest in set(self.home.names("partial")) - {but}:
-            total = self.home.read(f"partial/{digest}/{EXPECTED}")
-            if total is not None:
-                with self.entry_locked(digest) as idle:
-                    found += 0 if idle else max(0, int(total) - self.home.used(f"partial/{digest}/files"))
-        return found
+        name = f"partial/{digest}/{EXPECTED}"
+        body, status = self.home.read(name), self.home.lstat(name)
+        if body is None or status is None or time.time() - status.st_mtime > _STALE:
+            return 0, 0
+        with self.entry_locked(digest) as idle:
+            if idle:
+                return 0, 0
+        try:
+            size, inodes = map(int, body.split())
+        except ValueError:  # of an earlier version
+            return 0, 0
+        return size, inodes
+
+    def promised(self, but: str) -> tuple[int, int]:
+        """Return what all downloads on this disk have reserved, except that of one entry. Under the lock."""
+        reserved = [self.promise_of(digest) for digest in set(self.home.names("partial")) - {but}]
+        return sum(size for size, _ in reserved), sum(inodes for _, inodes in reserved)
 
     def note_damaged(self, digest: str, names: set[str]) -> None:
         """So that the next fetch brings these anew."""
@@ -320,6 +338,18 @@ class NodeStore:
                 os.fsync(folder)
         self.write(done)
         self._release(done, in_use)
+
+    def give_up(self, model: str, wanted: str) -> None:
+        """Let go of an entry that a model wants and may not have: it keeps no copy of others' on the disk."""
+        with self.locked():
+            record = self.record(model)
+            if record is None or record.wanted != wanted:
+                return
+            if record.entry is None and not record.held:
+                self.home.unlink(f"models/{_key(model)}.json")
+            else:
+                self.write(replace(record, wanted=None))
+        self.collect()
 
     def remove(self, model: str, in_use: InUse) -> bool:
         """The model's link and record, under the lock; InUse where a pod mounts its path. Whether it was there."""
