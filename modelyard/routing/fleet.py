@@ -138,7 +138,7 @@ class RoutedFleet:
         differing = self.held.update(*names) if names is not None else frozenset[str]()
         old, now = self._routes, self._routes
         if routes is not self._listed:
-            now = {one.key: one for one in routes}
+            now = {route.key: route for route in routes}
         differ = [] if now is old else [key for key in {*old, *now} if old.get(key) is not now.get(key)]
         changed = [(old.get(key), now.get(key)) for key in sorted(differ)]
         self._listed, self._routes = routes, now

@@ -95,11 +95,11 @@ class RouteStatus:
             return None
         missing = [name for name in here.servers if world[SERVERS].get(Key(key.namespace, name)) is None]
         self._held.follow(world)
-        found = (self._conflict(here, name, world[ROUTES].by("name", name)) for name in sorted(here.names))
-        ahead = [conflict for conflict in found if conflict is not None]
+        checked = (self._conflict(here, name, world[ROUTES].by("name", name)) for name in sorted(here.names))
+        conflicts = [conflict for conflict in checked if conflict is not None]
         configuration: KeyedRedis | None = world[CONFIGURATIONS].get(self._configuration)
         redis = configuration.redis if configuration is not None else None
-        return _tell(here, findings.of_route(here, missing, ahead, redis), {}, now)
+        return _tell(here, findings.of_route(here, missing, conflicts, redis), {}, now)
 
     def _conflict(self, route: Route, name: str, claims: Iterable[Route]) -> findings.NameConflict | None:
         """Return why requests for a name do not go to the route first; ``None`` where they do."""

@@ -292,8 +292,8 @@ class HeldNames:
 
     def is_full(self, namespace: str) -> bool:
         """Return whether the namespace has as many names as are recorded."""
-        found = self._by_namespace.get(namespace)
-        return found is not None and len(found.since) >= MOST_NAMES
+        record = self._by_namespace.get(namespace)
+        return record is not None and len(record.since) >= MOST_NAMES
 
     def since(self, name: str) -> Mapping[str, str]:
         """Return the namespaces that hold a name by the records, each with the time since when."""

@@ -135,8 +135,8 @@ class NameRecords:
         rivals: dict[str, Order] = {}
         for route in world[ROUTES].by("name", name):
             space = route.key.namespace
-            found = claim_order(route, imported=self._held.imported(space))
-            rivals[space] = min(rivals.get(space, found), found)
+            rival = claim_order(route, imported=self._held.imported(space))
+            rivals[space] = min(rivals.get(space, rival), rival)
         return now + _MICROSECOND * sum(rival < order for space, rival in rivals.items() if space != namespace)
 
     def _orders(self, routes: Iterable[Route]) -> dict[str, Order]:

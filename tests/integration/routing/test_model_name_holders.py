@@ -22,11 +22,14 @@ from test_router_following import Shop, url_of
 
 from modelyard.cluster import CONFIG_MAPS, Cluster, ClusterSettings, Forbidden, NotFound
 from modelyard.local.stack import LocalStack
+from modelyard.reconcile.carry_out import carry_out
+from modelyard.reconcile.fence import Fence
+from modelyard.reconcile.plan import Mark, Plan, Subject
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.router.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing.lifecycle import RouteStatus
-from modelyard.routing.model_names import BINDINGS, RECORDS
+from modelyard.routing.model_names import BINDINGS, RECORDS, record_key
 from modelyard.routing.name_records import NameRecords
 from modelyard.routing.objects import ROUTES
 
@@ -75,12 +78,12 @@ class Tenants:
 
     async def conflict(self, shop: Shop, name: str) -> dict[str, Any]:
         status = (await self.victim.cluster.get(ROUTES, name, shop.namespace))["status"]
-        (found,) = [one for one in status["conditions"] if one["type"] == "Conflicted"]
-        return dict(found)
+        (condition,) = [each for each in status["conditions"] if each["type"] == "Conflicted"]
+        return dict(condition)
 
     async def record(self, shop: Shop) -> str:
-        found = await self.victim.cluster.get(CONFIG_MAPS, f"{RECORDS}.{shop.namespace}", CONTROLLER_NAMESPACE)
-        return str(found["data"]["names"])
+        stored = await self.victim.cluster.get(CONFIG_MAPS, f"{RECORDS}.{shop.namespace}", CONTROLLER_NAMESPACE)
+        return str(stored["data"]["names"])
 
 
 @pytest.fixture
@@ -132,6 +135,7 @@ async def test_a_tenant_takes_no_live_model_name_of_another(tenants: Tenants) ->
     engine = await victim.pod("llama-0", "llama")
     await victim.route("chat", victim.rules(llama=1), loraAdapters=[tenants.adapter])
     await tenants.reconcile()
+    old = (await victim.cluster.get(CONFIG_MAPS, f"{RECORDS}.{evil.namespace}", CONTROLLER_NAMESPACE))["metadata"]
     routers = [await tenants.router()]
     await victim.answers(routers[0], "chat", 200)
     recorded = await tenants.record(victim)
@@ -149,9 +153,9 @@ async def test_a_tenant_takes_no_live_model_name_of_another(tenants: Tenants) ->
 
     await evil.edit("decoy", loraAdapters=[f"{evil.namespace}-seen", tenants.name, tenants.adapter])
     await attack_fails("seen")
-    told = await tenants.conflict(evil, "decoy")
-    assert (told["status"], told["reason"]) == ("True", "ModelNameInUse")
-    assert f"held by {victim.namespace}/chat" in told["message"]
+    condition = await tenants.conflict(evil, "decoy")
+    assert (condition["status"], condition["reason"]) == ("True", "ModelNameInUse")
+    assert f"held by {victim.namespace}/chat" in condition["message"]
     assert (await tenants.conflict(victim, "chat"))["status"] == "False"
     await evil.answers(routers[0], "decoy", 200)
 
@@ -159,6 +163,13 @@ async def test_a_tenant_takes_no_live_model_name_of_another(tenants: Tenants) ->
     await evil.edit("nameless", modelName=tenants.name, loraAdapters=[f"{evil.namespace}-again"])
     await attack_fails("again")
     assert f"held by {victim.namespace}/chat" in (await tenants.conflict(evil, "nameless"))["message"]
+
+    record, key = await tenants.record(evil), record_key(CONTROLLER_NAMESPACE, evil.namespace)
+    body = {"metadata": {"name": key.name, "namespace": key.namespace}}
+    for uid in ("", old["uid"]):  # a shift that saw no record, and one that saw an old one
+        mark = Mark(CONFIG_MAPS, key, uid, {}, {"names": ""}, body, exact=True, version=old["resourceVersion"])
+        await carry_out(victim.cluster, [Plan(Subject(CONFIG_MAPS, key, "", 0), marks=(mark,))], Fence())
+        assert await tenants.record(evil) == record
 
     forged = {"metadata": {"name": f"{RECORDS}.{victim.namespace}"}, "data": {"names": ""}}
     await evil.cluster.create(CONFIG_MAPS, forged, evil.namespace)

@@ -90,14 +90,14 @@ class Names:
     def _carry_out(self, plan: Plan) -> None:
         for mark in plan.marks:
             assert mark.key.namespace == HOME
-            found = self.config_maps.setdefault(mark.key.name, {**mark.create, "data": {}})
-            about = found["metadata"]
-            data = {**found["data"], **{name: text for name, text in mark.data.items() if text is not None}}
-            self.config_maps[mark.key.name] = {**found, "metadata": {**about, "uid": "u"}, "data": data}
+            config_map = self.config_maps.setdefault(mark.key.name, {**mark.create, "data": {}})
+            about = config_map["metadata"]
+            data = {**config_map["data"], **{name: text for name, text in mark.data.items() if text is not None}}
+            self.config_maps[mark.key.name] = {**config_map, "metadata": {**about, "uid": "u"}, "data": data}
         if plan.annotations:
-            found = self.config_maps[plan.subject.key.name]
-            about = {**found["metadata"], "annotations": plan.annotations}
-            self.config_maps[plan.subject.key.name] = {**found, "metadata": about}
+            config_map = self.config_maps[plan.subject.key.name]
+            about = {**config_map["metadata"], "annotations": plan.annotations}
+            self.config_maps[plan.subject.key.name] = {**config_map, "metadata": about}
 
     def restart(self) -> None:
         """Nothing that was in a process is left."""
@@ -112,8 +112,8 @@ class Names:
         self.routes[key] = about
         assert plan is not None
         assert plan.status is not None
-        (found,) = [each for each in plan.status.conditions if each.type == "Conflicted"]
-        return found.reason, found.message
+        (conflict,) = [each for each in plan.status.conditions if each.type == "Conflicted"]
+        return conflict.reason, conflict.message
 
     @property
     def record(self) -> dict[str, str]:
@@ -153,5 +153,5 @@ class Router:
 
     def asks(self, model: str) -> str:
         """The namespace that a request for a model goes to; empty: 404."""
-        found = self.fleet.table.find(Asked(model), lambda _: True, Random(0))
-        return found.route.key.namespace if found is not None else ""
+        destination = self.fleet.table.find(Asked(model), lambda _: True, Random(0))
+        return destination.route.key.namespace if destination is not None else ""

@@ -37,11 +37,11 @@ NEVER = [{"modelMatch": {"uri": {"exact": "/never"}}, "targetModels": [{"modelSe
 @pytest.fixture
 def names() -> Names:
     """A victim ``shop`` with a model and an adapter, and an older route of the namespace ``evil``; all recorded."""
-    found = Names()
-    found.put("old", "decoy", namespace="evil", age=50)
-    found.put("chat", "llama", "sql", age=5)
-    found.tick()
-    return found
+    names = Names()
+    names.put("old", "decoy", namespace="evil", age=50)
+    names.put("chat", "llama", "sql", age=5)
+    names.tick()
+    return names
 
 
 def everywhere(names: Names, model: str, holder: str, *routers: Router) -> None:
@@ -255,12 +255,12 @@ def test_an_invalid_binding_is_reported_and_changes_no_other(names: Names) -> No
     everywhere(names, "acme/chat", "acme")
     everywhere(names, "base", "infra")
     everywhere(names, "llama", "shop")
-    told = names.config_maps[model_names.BINDINGS]["metadata"]["annotations"][model_names.BINDING_PROBLEMS]
-    assert "data['Bad_Name']: not the name of a namespace" in told
-    assert "'- list': looks like YAML" in told
-    assert "longer than 256 characters" in told
+    reported = names.config_maps[model_names.BINDINGS]["metadata"]["annotations"][model_names.BINDING_PROBLEMS]
+    assert "data['Bad_Name']: not the name of a namespace" in reported
+    assert "'- list': looks like YAML" in reported
+    assert "longer than 256 characters" in reported
     names.bind(acme="acme/*")
-    names.config_maps[model_names.BINDINGS]["metadata"]["annotations"] = {model_names.BINDING_PROBLEMS: told}
+    names.config_maps[model_names.BINDINGS]["metadata"]["annotations"] = {model_names.BINDING_PROBLEMS: reported}
     names.tick()
     assert names.config_maps[model_names.BINDINGS]["metadata"]["annotations"] == {model_names.BINDING_PROBLEMS: None}
 
@@ -284,9 +284,9 @@ def test_an_invalid_binding_is_reported_and_changes_no_other(names: Names) -> No
     ],
 )
 def test_what_a_pattern_binds(data: dict[str, str], name: str, namespaces: set[str] | None) -> None:
-    found = read_bindings({"metadata": {"name": "b", "namespace": HOME}, "data": data})
-    assert found.namespaces(name) == namespaces
-    assert not found.problems
+    bindings = read_bindings({"metadata": {"name": "b", "namespace": HOME}, "data": data})
+    assert bindings.namespaces(name) == namespaces
+    assert not bindings.problems
 
 
 def test_a_star_is_a_name_like_any_other(names: Names) -> None:
@@ -407,16 +407,16 @@ def test_nobody_loses_a_recorded_name_without_giving_it_up(events: list[Any]) ->
         claimed = (obj["spec"] for key, obj in names.routes.items() if key.namespace == space)
         return any(name in (spec.get("modelName"), *spec.get("loraAdapters", ())) for spec in claimed)
 
-    for what, space, route_name, model, adapters, age in events:
+    for event, space, route_name, model, adapters, age in events:
         adapters = sorted(adapters - {model})
-        if what == "put" and (model or adapters):
+        if event == "put" and (model or adapters):
             names.put(route_name, model, *adapters, namespace=space, age=age)
-        elif what == "remove" and Key(space, route_name) in names.routes:
+        elif event == "remove" and Key(space, route_name) in names.routes:
             names.remove(route_name, space)
-        elif what == "restart":
+        elif event == "restart":
             names.restart()
             router = Router(names)
-        elif what == "tick":
+        elif event == "tick":
             names.tick()
         router.look()
         for name in "xyz":
@@ -424,7 +424,7 @@ def test_nobody_loses_a_recorded_name_without_giving_it_up(events: list[Any]) ->
                 assert router.asks(name) == holder
             elif holder:
                 del holders[name]
-            if what == "tick" and (now := router.asks(name)):
+            if event == "tick" and (now := router.asks(name)):
                 holders[name] = now
     names.tick()
     fresh = Router(names)
@@ -510,10 +510,10 @@ def test_the_decisions_of_fronts_and_pickers_go_to_the_holder(names: Names) -> N
     body = orjson.dumps({"model": "llama", "messages": []})
     question = decider.question(Arrival("POST", "/v1/chat/completions", {}, body))
     assert isinstance(question, Question)
-    found = decider.destination(question)
-    assert isinstance(found, Destination)
-    assert found.route.key == Key("shop", "chat")
-    told = "\n".join(explain(decider, question, 0.0))
-    assert "the name belongs to namespace shop (held since" in told
-    assert "no requests for it go to the routes of evil" in told
-    assert "ModelRoute evil" not in told
+    destination = decider.destination(question)
+    assert isinstance(destination, Destination)
+    assert destination.route.key == Key("shop", "chat")
+    text = "\n".join(explain(decider, question, 0.0))
+    assert "the name belongs to namespace shop (held since" in text
+    assert "no requests for it go to the routes of evil" in text
+    assert "ModelRoute evil" not in text
