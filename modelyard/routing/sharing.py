@@ -107,7 +107,7 @@ def arguments(
     """
     told = ("take" if check else "settle", budget.seconds, lifetime(budget.seconds))
     buckets = (budget.input, left[0], budget.output, left[1])
-    return ["" if one is None else str(one) for one in (*told, *buckets, tokens, output, now, mark)]
+    return ["" if value is None else str(value) for value in (*told, *buckets, tokens, output, now, mark)]
 
 
 def answer(
