@@ -186,9 +186,11 @@ class Scraper:
         import aiohttp  # in a loop it is there already, for its cluster; a plan of files needs none of it
         from yarl import URL
 
+        from modelyard.metrics.bounded_connection import BoundedConnector
+
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONCURRENCY + SUSPECTS, ssl=self.verify),
+                connector=BoundedConnector(limit=CONCURRENCY + SUSPECTS, ssl=self.verify),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(),  # the limits are this class's own

@@ -1,14 +1,8 @@
-"""Connections to pods that are read in bounded steps.
-
-A pod sends any bytes, as fast as it can. aiohttp parses all bytes of a read at once, up to 256 KB: ten thousand
-interim answers, or as many chunks of one byte, hold up every other request for more than 100 ms, and the objects made
-of them take a hundred times the memory of the bytes.
+"""Connections to pods whose answers are read step by step, in turns.
 
 Between ``begin`` and ``end`` the bytes of an answer wait here unparsed. The reader of the answer asks for the next
 step (``pull``), which parses a slice; while enough bytes wait, none are read from the pod. Bytes that arrive without a
-request close the connection. Outside of ``begin`` and ``end``, for pages of metrics, slices are parsed as they arrive.
-
-In either case an answer has few interim answers, and one head.
+request close the connection. Outside of ``begin`` and ``end`` bytes are parsed as they arrive.
 """
 
 from __future__ import annotations
@@ -18,17 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import HttpProcessingError
-
+from modelyard.metrics.bounded_connection import SLICE, BoundedConnection, BoundedConnector
 from modelyard.routing.errors import ErrorAnswer
-from modelyard.routing.usage import SLICE
 
-MOST_INTERIM = 16
-"""Interim answers (1xx) to a request: servers send one or two."""
-MOST_HEAD = 1 << 16
-"""Bytes of the head of an answer, interim answers included: as of a request."""
 HEAD_SLICE = 1 << 11
 """Bytes parsed in a step before the head of an answer has ended: fewer than 128 interim answers."""
 PAUSE_AT = 1 << 16
@@ -38,7 +24,7 @@ Hold = Callable[[int], ErrorAnswer | None]
 """Counts bytes that are held in memory; says when there are too many."""
 
 
-class PodConnection(ResponseHandler):
+class PodConnection(BoundedConnection):
     """A connection to a pod; see above."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -54,9 +40,6 @@ class PodConnection(ResponseHandler):
         self._lost: tuple[BaseException | None] | None = None
         self._arrived: asyncio.Future[None] | None = None
         self._hold: Hold = _hold_all
-        self._has_head = False
-        self._interim = 0
-        self._received = 0
 
     def begin(self, hold: Hold) -> None:
         """Expect an answer. ``hold`` is called with each change of the number of waiting bytes.
@@ -77,11 +60,6 @@ class PodConnection(ResponseHandler):
         self._hold = _hold_all
         if self._lost is not None:
             self._lose()
-
-    @property
-    def has_head(self) -> bool:
-        """True when the head of the answer can be read, or there will be none."""
-        return self._has_head or self._exception is not None
 
     async def arrive(self) -> None:
         """Wait until there is something to pull."""
@@ -125,18 +103,13 @@ class PodConnection(ResponseHandler):
 
     def set_response_params(self, **given: Any) -> None:
         """A request is about to be sent."""
-        self._is_pulled = self._has_head = False
-        self._interim = self._received = 0
+        self._is_pulled = False
         super().set_response_params(**given)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
         if not self._is_pulled:
-            for start in range(0, len(data), SLICE):
-                if self.transport is None or self.transport.is_closing():
-                    return
-                self._parse(data[start : start + SLICE])
-                self._check_framing()
+            super().data_received(data)
         elif not self._is_asked:
             self._refuse("it sent what it was not asked for")
         elif self._exception is None:
@@ -157,19 +130,6 @@ class PodConnection(ResponseHandler):
             super().connection_lost(exc)
         self._wake()
 
-    def feed_data(self, data: Any, size: int = 0) -> None:
-        """Take the parsed head of an answer."""
-        message = data[0]
-        if self._has_head:
-            self._refuse("it sent what it was not asked for")
-        elif 100 <= message.code < 200 and message.code != 101:
-            self._interim += 1
-            if self._interim > MOST_INTERIM:
-                self._refuse(f"it sent more than {MOST_INTERIM} interim answers")
-        else:
-            self._has_head = True
-            super().feed_data(data, size)
-
     def set_exception(self, exc: BaseException, *cause: Any) -> None:
         """End the answer by an error."""
         super().set_exception(exc, *cause)
@@ -184,26 +144,6 @@ class PodConnection(ResponseHandler):
         """As above."""
         if not self._is_pulled:
             super().resume_reading(*given, **more)
-
-    def _parse(self, data: bytes) -> None:
-        self._received += len(data)
-        super().data_received(data)
-        if not self.has_head and self._received > MOST_HEAD:
-            self._refuse(f"the head of its answer is larger than {MOST_HEAD} bytes")
-
-    def _check_framing(self) -> None:
-        contents = 0 if self._payload is None else self._payload.total_bytes
-        if self._received > MOST_HEAD + 2 * contents:  # chunks of a few bytes, each a hundred times as much work
-            self._refuse("its answer is cut into too small chunks")
-
-    def _refuse(self, why: str) -> None:
-        if self._exception is None:
-            self.set_exception(HttpProcessingError(message=why))
-            if self._payload is not None:
-                self._payload.set_exception(aiohttp.ClientPayloadError(why))
-        self._should_close = True
-        if self.transport is not None:
-            self.transport.abort()
 
     def _wake(self) -> None:
         if self._arrived is not None and not self._arrived.done():
@@ -223,12 +163,11 @@ class PodConnection(ResponseHandler):
             self.transport.resume_reading()
 
 
-class PodConnector(aiohttp.TCPConnector):
+class PodConnector(BoundedConnector):
     """A pool of such connections."""
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self._factory = lambda: PodConnection(self._loop)
+        super().__init__(PodConnection, **given)
 
 
 def _hold_all(_: int) -> None:

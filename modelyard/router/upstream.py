@@ -104,8 +104,8 @@ class Upstream:
             record.upstream_status = answer.status
             if is_retriable(answer.status, others=others and len(forward.attempts) > 1):
                 exchange.sends -= 1
-                said = await self._kept(answer, attempt.pod, exchange)
-                raise Unanswered(attempt.pod, f"answered {answer.status}", kept=said)
+                kept = await self._kept(answer, attempt.pod, exchange)
+                raise Unanswered(attempt.pod, f"answered {answer.status}", kept=kept)
             answered = True
             decider.answered(forward, attempt, answer.status)
             response = await self._pass_on(answer, attempt.pod, forward, exchange)
@@ -189,16 +189,16 @@ class Upstream:
         apart = Attempt(attempt.prefill)
         answer = await self._ask(attempt.prefill.url, calls.prefill, forward, apart, exchange)
         try:
-            said = await self._kept(answer, attempt.prefill, exchange, WHOLE)
+            kept = await self._kept(answer, attempt.prefill, exchange, WHOLE)
         finally:
             answer.close()
         if not is_retriable(answer.status, others=True) and 400 <= answer.status < 500:
-            raise Declined(said)
+            raise Declined(kept)
         if not 200 <= answer.status < 300:
             exchange.sends -= 1
-            raise Unanswered(attempt.prefill, f"answered {answer.status}", kept=said)
+            raise Unanswered(attempt.prefill, f"answered {answer.status}", kept=kept)
         self._metrics.prefilled(exchange.record, clock() - begun)
-        return said.body
+        return kept.body
 
     async def _kept(self, answer: PodAnswer, pod: RoutedPod, exchange: Exchange, most: int = MOST_ERROR) -> KeptAnswer:
         body = bytearray()

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from router_world import RecordingEngine, RouterWorld, an_address, chat, eventually, running
 
-from modelyard.router.pod_connection import PodConnection
-from modelyard.routing.usage import SLICE
+from modelyard.metrics.bounded_connection import SLICE, BoundedConnection
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -121,13 +120,13 @@ async def test_a_neighbour_is_answered_between_the_slices_of_eight_endless_strea
     start: Start, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = list[int]()
-    parse = PodConnection._parse
+    parse = BoundedConnection._parse
 
-    def note(connection: PodConnection, data: bytes) -> None:
+    def note(connection: BoundedConnection, data: bytes) -> None:
         lengths.append(len(data))
         parse(connection, data)
 
-    monkeypatch.setattr(PodConnection, "_parse", note)
+    monkeypatch.setattr(BoundedConnection, "_parse", note)
     async with running() as world:
         ticks = itertools.count()
         world.router.front.shares.clock = lambda: next(ticks) * 0.0005  # of a slice, by each look at it

@@ -10,15 +10,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import aiohttp
 import pytest
 
+from modelyard.metrics.bounded_connection import MOST_HEAD, MOST_INTERIM, SLICE, BoundedConnection
+from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
 from modelyard.router.pod_client import PodAnswer, PodClient
-from modelyard.router.pod_connection import HEAD_SLICE, MOST_HEAD, MOST_INTERIM, PAUSE_AT, PodConnection, PodConnector
+from modelyard.router.pod_connection import HEAD_SLICE, PAUSE_AT, PodConnector
 from modelyard.router.processor_shares import ProcessorShares
 from modelyard.routing.errors import ErrorAnswer, busy
-from modelyard.routing.usage import SLICE
 
 HEAD = ("POST /v1/completions HTTP/1.1", "Host: pod")
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+Does = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def _answer(body: bytes) -> bytes:
@@ -28,23 +32,24 @@ def _answer(body: bytes) -> bytes:
 class Pod:
     """A pod that does as a test says with each request; ``left`` is set when the router closes the connection."""
 
-    def __init__(self, does: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
-        self._does = does
+    def __init__(self, does: Does, after: bytes) -> None:
+        self._does, self._after = does, after
         self.left = asyncio.Event()
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
-                await reader.readuntil(b"{}")
+                await reader.readuntil(self._after)
                 await self._does(reader, writer)
         self.left.set()
         writer.close()
 
 
 @contextlib.asynccontextmanager
-async def running(does: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[Pod]:
-    pod = Pod(does)
+async def running(does: Does, after: bytes = b"{}") -> AsyncIterator[Pod]:
+    """A pod that begins when these bytes of a request are there."""
+    pod = Pod(does, after)
     server = await asyncio.start_server(pod.serve, "127.0.0.1")
     pod.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
@@ -84,7 +89,7 @@ async def whole(answer: PodAnswer) -> bytes:
     return b"".join(parts)
 
 
-def sends(*pieces: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def sends(*pieces: bytes) -> Does:
     async def send(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
             writer.write(piece)
@@ -93,9 +98,7 @@ def sends(*pieces: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWrite
     return send
 
 
-def endless(
-    piece: bytes, first: bytes = b""
-) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def endless(piece: bytes, first: bytes = b"") -> Does:
     async def send(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(first)
         while True:
@@ -109,13 +112,13 @@ def endless(
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of all slices that were parsed."""
     lengths: list[int] = []
-    parse = PodConnection._parse
+    parse = BoundedConnection._parse
 
-    def note(connection: PodConnection, data: bytes) -> None:
+    def note(connection: BoundedConnection, data: bytes) -> None:
         lengths.append(len(data))
         parse(connection, data)
 
-    monkeypatch.setattr(PodConnection, "_parse", note)
+    monkeypatch.setattr(BoundedConnection, "_parse", note)
     return lengths
 
 
@@ -323,14 +326,12 @@ async def test_an_answer_that_breaks_off_is_an_error(asker: Asker, sent: bytes) 
     ids=["interim answers", "answers without end", "tiny chunks"],
 )
 async def test_pages_of_metrics_are_bounded_as_answers_are(sent: bytes, parsed: list[int]) -> None:
-    async with (
-        running(sends(sent)) as pod,
-        aiohttp.ClientSession(connector=PodConnector(), auto_decompress=False) as session,
-    ):
-        with contextlib.suppress(aiohttp.ClientError):
-            async with session.post(pod.url, data=b"{}") as answer:
-                await answer.read()
+    async with running(sends(sent), b"\r\n\r\n") as pod, Scraper() as scraper:
+        host, _, port = pod.url.partition("://")[2].partition(":")
+        page = Scrape(MetricsEndpoint("a", "1", "a", host), int(port), "/metrics")
+        for _ in range(2):
+            await scraper.scrape({page: ()})
         async with asyncio.timeout(30):
             await pod.left.wait()
     assert max(parsed) <= SLICE
-    assert sum(parsed) <= 2 * MOST_HEAD
+    assert sum(parsed) <= 2 * 2 * MOST_HEAD
