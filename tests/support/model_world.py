@@ -165,6 +165,7 @@ class Cluster:
         for given in plan.hand_over:
             self.put("Secret", {"metadata": {"name": given.name, "namespace": given.owner_key.namespace}})
         for manifest in plan.apply:
+            assert not (why := plan.rules.refusal(manifest)), why
             self._make(obj, copy.deepcopy(dict(manifest)))
         for child in plan.delete:
             found = self.objects[child.kind.kind, child.key]

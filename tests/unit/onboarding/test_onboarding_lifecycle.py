@@ -90,6 +90,7 @@ class Site:
         for child in plan.delete:
             assert self.world[child.kind].pop(child.key)["metadata"]["uid"] == child.uid
         for document in plan.apply:
+            assert not plan.rules.refusal(document)
             self.store(json.loads(json.dumps(document)))
         return plan
 

@@ -12,6 +12,7 @@ import service_cases
 import service_world
 from hypothesis import given
 from hypothesis import strategies as st
+from kthena_models import a_backend, a_model, a_worker
 from service_world import ENGINE, NOW, Fleet
 
 from modelyard.objects import Namespace
@@ -19,6 +20,7 @@ from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS
 from modelyard.reconcile.plan import Plan, Subject
 from modelyard.workloads import Rendered, returning
 from modelyard.workloads.child_rules import child_rules, pod_rights
+from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.recorded_inputs import CONFIG_MAP, MAX_RECORDS
 from modelyard.workloads.returning import MAX_DELETED, USUAL
 from modelyard.workloads.values import Right
@@ -94,6 +96,27 @@ def test_a_forged_revision_gives_no_right_by_the_service_itself(name: str) -> No
     fleet = forged({"spec": {**SPEC, "engine": RUNTIMES[name]}})
     assert engine(fleet)["containers"][0]["image"] == "engine:2"
     assert "cannot be rolled back" in fleet.condition(LATEST)[2]
+
+
+@pytest.mark.parametrize("uri", ["hostpath:///etc", "hostpath:///mnt/models/../../etc", "hostpath:///mnt/models/zoo"])
+def test_a_forged_revision_of_a_model_mounts_no_folder_of_others(uri: str) -> None:
+    fleet = Fleet(served=frozenset(), lifecycle=ModelRollOut)
+    fleet.put("Model", "chat", "shop", spec=a_model()["spec"], status={})
+    fleet.settle()
+    fleet.up("chat-main")
+    fleet.settle()
+    fleet.put(
+        "Model", "chat", "shop", spec=a_model(a_backend(workers=[a_worker(image="b:2")]))["spec"], status=fleet.status()
+    )
+    fleet.settle()
+    fleet.objects["Deployment", "shop", "chat-main"]["status"] |= {"updatedReplicas": 1, "replicas": 2}
+    backend = a_backend(cacheURI=uri, env=[{"name": "A", "value": "b"}])
+    fleet.forge_revision({"spec": a_model(backend)["spec"]})
+    fleet.settle(now=NOW + USUAL)
+    standing = fleet.standing()
+    assert standing.unreturnable.startswith("spec.backends[0].cacheURI (backend main): in what served before")
+    volumes = fleet.objects["Deployment", "shop", "chat-main"]["spec"]["template"]["spec"].get("volumes") or []
+    assert not [volume for volume in volumes if "hostPath" in volume]
 
 
 def test_objects_that_earlier_releases_kept_are_not_applied() -> None:
