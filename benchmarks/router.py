@@ -110,8 +110,19 @@ async def connections(port: int, count: int) -> list[Connection]:
 
 async def at_rate(port: int, rate: float, seconds: float) -> list[float]:
     """Latencies of an open loop."""
+    return await at_rate_of(request(False), port, rate, seconds)
+
+
+def posted(body: bytes) -> bytes:
+    """Return the request with this body."""
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def at_rate_of(raw: bytes, port: int, rate: float, seconds: float) -> list[float]:
+    """Latencies of an open loop of this request."""
     free = await connections(port, 64)
-    raw, times, tasks = request(False), list[float](), set[asyncio.Task[None]]()
+    times, tasks = list[float](), set[asyncio.Task[None]]()
 
     async def one(connection: Connection) -> None:
         times.append(await connection.ask(raw))
@@ -124,7 +135,6 @@ async def at_rate(port: int, rate: float, seconds: float) -> list[float]:
         if free:
             task = asyncio.create_task(one(free.pop()))
             tasks.add(task)
-            task.add_done_callback(tasks.discard)
     await asyncio.gather(*tasks)
     return times
 

@@ -59,7 +59,7 @@ class RouterError(Exception):
 class Connection(web.RequestHandler):
     """One connection; what is no HTTP is answered in the shape of all errors."""
 
-    __slots__ = ("_ahead", "_client", "_idle", "_listener")
+    __slots__ = ("_ahead", "_client", "_idle", "_listener", "ended")
 
     def __init__(self, listener: Listener, **more: Any) -> None:
         super().__init__(listener, **more)
@@ -67,6 +67,8 @@ class Connection(web.RequestHandler):
         self._client = ""
         self._idle = False
         self._listener = listener
+        self.ended = 0
+        """Requests that were answered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It begins, without a request."""
@@ -92,7 +94,7 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client; of a head that does not end only so many."""
         super().data_received(data)
-        if self._current_request is not None or self._messages or self._payload_parser is not None:
+        if self._request_count > self.ended:  # it is the body, or a request behind it
             self._ahead = 0
         elif (ahead := self._ahead + len(data)) > MOST_AHEAD and self.transport is not None:
             self.transport.abort()
@@ -145,6 +147,7 @@ class Listener(web.Server):
         try:
             return await self._handle(http)
         finally:
+            connection.ended += 1
             if not connection.idle(True):
                 connection.close()
 
