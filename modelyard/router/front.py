@@ -20,7 +20,7 @@ from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import AccessLog, RequestRecord, RouterMetrics
 from modelyard.router.upstream import Upstream
 from modelyard.routing import errors
-from modelyard.routing.decide import Arrival, Decider, Forward, Question, most_attempts, pause
+from modelyard.routing.decide import Arrival, Decider, Forward, Question, copied_bytes, most_attempts, pause
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.limits import OverBudget
 from modelyard.routing.room import Part, Room
@@ -182,7 +182,8 @@ class Front:
     async def _serve(
         self, question: Question, principal: Principal, headers: dict[str, str], exchange: Exchange
     ) -> web.StreamResponse:
-        destination = self.decider.destination(question)
+        async with exchange.account:
+            destination = self.decider.destination(question)
         if isinstance(destination, ErrorAnswer):
             return await exchange.refuse(destination)
         route, record = destination.route, exchange.record
@@ -265,13 +266,17 @@ class Front:
             record.pod = attempt.pod.key.name
             record.prefill = attempt.prefill.key.name if attempt.prefill else ""
             others = record.attempts < most_attempts(forward)
+            copied = copied_bytes(forward, attempt)
             self._metrics.attempt(record.server)
             try:
+                if full := exchange.part.hold(copied):
+                    return await exchange.refuse(full)
                 return await exchange.send(self._upstream, self.decider, forward, attempt, others=others)
             except Unanswered as error:
                 failed = error
                 tried.add(error.pod)
             finally:
+                exchange.part.hold(-copied)
                 self._metrics.attempt(record.server, -1)
 
     async def _plan(
@@ -293,7 +298,8 @@ class Front:
                 return errors.busy(f"too many requests wait for the first pod of {key}")
             finally:
                 exchange.record.waited += clock() - came
-        return self.decider.forward(question, destination, clock(), tried)
+        async with exchange.account:
+            return self.decider.forward(question, destination, clock(), tried)
 
     async def _pods_changed(self) -> bool:
         try:

@@ -290,6 +290,12 @@ def most_attempts(forward: Forward) -> int:
     return OWN_TRIES if forward.server.retry is None else forward.server.retry.attempts + 1
 
 
+def copied_bytes(forward: Forward, attempt: Attempt) -> int:
+    """Return the bytes, about, of the edited copies of a body that an attempt sends."""
+    paired = attempt.prefill is not None
+    return len(forward.question.request.raw) * (paired + (paired or bool(forward.changes)))
+
+
 def pause(forward: Forward, number: int, jitter: float) -> float:
     """Return the seconds before attempt ``number`` (0: the first); ``jitter`` (0 to 1) adds up to half the interval."""
     return forward.server.retry.interval * (1 + jitter / 2) if number and forward.server.retry else 0.0

@@ -151,6 +151,19 @@ async def test_bodies_together_have_a_bound() -> None:
         await asyncio.wait_for(engine.cancelled.wait(), 30)
 
 
+async def test_a_copy_of_a_body_that_is_edited_counts_too() -> None:
+    async with running(max_body=1 << 20, max_bodies=1 << 20) as world:
+        world.server(model="real")
+        world.route()
+        engine = await world.recording("a")
+        code, headers, told = await world.post(chat(user="x" * 600_000))
+        assert (code, headers["Retry-After"]) == (503, "5")
+        assert "bytes of bodies" in told["error"]["message"]
+        assert (await world.post(chat(user="x" * 400_000)))[0] == 200
+        assert [body["model"] for body in engine.bodies] == ["real"]
+        await eventually(lambda: world.router.front.room.held == 0, "nothing is held any more")
+
+
 async def test_requests_together_have_a_bound() -> None:
     async with running(max_requests=1) as world:
         world.server()
