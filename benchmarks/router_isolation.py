@@ -17,7 +17,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -75,6 +77,7 @@ async def attack(chosen: Attack) -> None:
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{chosen.headers}"
     sent = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     answers = 0
+    print("none", flush=True)
 
     async def client() -> None:
         nonlocal answers
@@ -141,18 +144,17 @@ async def serve_router() -> None:
 
 def measured(chosen: Attack | None, cores: list[int], options: argparse.Namespace) -> tuple[float, float, str]:
     """Measure the neighbour; return its p50 and p99, and what the attacker was answered last."""
-    attacker = None
-    with tempfile.TemporaryFile() as printed, contextlib.ExitStack() as ends:
+    with tempfile.NamedTemporaryFile() as printed, contextlib.ExitStack() as ends:
         if chosen is not None:
             attacker = subprocess.Popen([sys.executable, __file__, "attack", chosen.name], stdout=printed)
             ends.callback(attacker.wait)
             ends.callback(attacker.kill)
             psutil.Process(attacker.pid).cpu_affinity(cores)
-            uvloop.run(asyncio.sleep(2.0))
+            while not Path(printed.name).read_text():
+                time.sleep(0.1)
+            time.sleep(2.0)
         p50, p99 = percentiles(uvloop.run(at_rate_of(posted(NEIGHBOUR), ROUTER, options.rate, options.seconds)))
-        printed.seek(0)
-        lines = printed.read().decode().splitlines()
-    return p50, p99, lines[-1] if lines else "none"
+        return p50, p99, (Path(printed.name).read_text().splitlines() or [""])[-1]
 
 
 def main() -> None:
