@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -92,4 +93,4 @@ class BoundedConnector(aiohttp.TCPConnector):
         self, connection: Callable[[asyncio.AbstractEventLoop], BoundedConnection] = BoundedConnection, **given: Any
     ) -> None:
         super().__init__(**given)
-        self._factory = lambda: connection(self._loop)
+        self._factory = partial[ResponseHandler](connection, self._loop)

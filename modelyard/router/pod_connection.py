@@ -130,9 +130,9 @@ class PodConnection(BoundedConnection):
             super().connection_lost(exc)
         self._wake()
 
-    def set_exception(self, exc: BaseException, *cause: Any) -> None:
+    def set_exception(self, exc: BaseException, *given: Any, **more: Any) -> None:
         """End the answer by an error."""
-        super().set_exception(exc, *cause)
+        super().set_exception(exc, *given, **more)
         self._wake()
 
     def pause_reading(self) -> None:

@@ -47,7 +47,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
         return lines, values
 
     monkeypatch.setattr(Relay, "_read", count_line)
-    monkeypatch.setattr(usage.orjson, "loads", count_value)
+    monkeypatch.setattr(orjson, "loads", count_value)
     return take
 
 
