@@ -11,6 +11,7 @@ from typing import NamedTuple
 from prefect.client.orchestration import PrefectClient
 
 from modelyard.reconcile.run_limits import PLACES
+from tasks.run_load import RUNS
 
 
 class Queue(NamedTuple):
@@ -24,8 +25,9 @@ class Queue(NamedTuple):
 
 QUEUES = (
     Queue("shifts", 1, None, "Shifts, each with a writer and a standby: the loops that serve all namespaces."),
-    Queue("runs", 2, PLACES, "Runs that carry out a lifecycle of a few objects, and runs started by hand."),
-    Queue("parents", 3, 3, "Runs that wait for other runs, which would otherwise have no place left."),
+    Queue(RUNS, 2, PLACES, "Runs that the reconcile shift creates for objects of namespaces, in fair order."),
+    Queue("manual", 3, 3, "Runs started by hand, by a schedule or from a pipeline, which may last for hours."),
+    Queue("parents", 4, 2, "Runs that wait for other runs, which would otherwise have no place left."),
 )
 
 
@@ -52,6 +54,8 @@ async def apply(client: PrefectClient, pool: str) -> list[str]:
             is_paused=stored.is_paused,
         )
         done.append(f"{queue.name}: updated, {_describe(limit)}{', paused' if stored.is_paused else ''}")
+    if (default := existing.get("default")) is not None:  # Prefect's own, for deployments that name no queue
+        await client.update_work_queue(default.id, priority=len(QUEUES) + 1)
     return done
 
 

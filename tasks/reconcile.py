@@ -14,6 +14,7 @@ from prefect import get_run_logger, task
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import PrefectException
 
 from modelyard.reconcile.dispatch import (
@@ -31,7 +32,7 @@ from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.reconciler import Reconciler
 from modelyard.reconcile.report import TickReport
 from modelyard.reconcile.run_limits import RunLoad
-from tasks.run_load import CALL_TIMEOUT, read_deployments, read_load
+from tasks.run_load import CALL_TIMEOUT, RUNS, read_deployments, read_load
 from tasks.stage import STAGE, Handle
 
 LOOK_UP_TIMEOUT = 60.0
@@ -147,7 +148,7 @@ async def start(reconciler: Reconciler, number: int, starts: Handle[Sequence[Sta
                 if not claimed.claims:
                     continue
                 try:
-                    await _create(client, claimed, deployments[one.deployment].id)
+                    await _create(client, claimed, deployments[one.deployment])
                 except (httpx.HTTPStatusError, PrefectException) as error:
                     log.error("%s is not started: %s", claimed.key, error)
                     continue
@@ -184,11 +185,12 @@ def _became(run: FlowRun) -> RunFate:
     return RunFate(state.timestamp.timestamp(), died=state.is_crashed(), name=run.name)
 
 
-async def _create(client: PrefectClient, start: Start, deployment: UUID) -> None:
+async def _create(client: PrefectClient, start: Start, deployment: DeploymentResponse) -> None:
     """Create the run; one of this key that is there already is left as it is."""
     async with asyncio.timeout(CALL_TIMEOUT):
         await client.create_flow_run_from_deployment(
-            deployment,
+            deployment.id,
+            work_queue_name=RUNS if deployment.work_pool_name else None,
             parameters={
                 **start.parameters,
                 "name": start.claims[0][0].key.name,

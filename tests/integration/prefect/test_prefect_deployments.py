@@ -303,20 +303,21 @@ async def test_an_older_pool_is_closed_too(client: PrefectClient) -> None:
 
 async def test_an_older_pool_gets_the_queues_and_a_limit_that_somebody_set_stays(client: PrefectClient) -> None:
     await create_work_pool(client, "older")
-    await client.create_work_queue("runs", work_pool_name="older")  # as `prefect deploy` does
+    await client.create_work_queue("runs", work_pool_name="older")  # as Prefect does for a run in an absent queue
     await client.create_work_queue("parents", concurrency_limit=7, is_paused=True, work_pool_name="older")
     assert await queues.apply(client, "older") == [
         "shifts: created, no limit",
         "runs: updated, 5 runs at a time",
+        "manual: created, 3 runs at a time",
         "parents: updated, 7 runs at a time, paused",
     ]
     assert (await queues.apply(client, "older"))[0] == "shifts: updated, no limit", "it may be repeated"
     stored = {queue.name: queue for queue in await client.read_work_queues("older")}
     assert [queue.name for queue in sorted(stored.values(), key=lambda queue: queue.priority)] == [
-        "shifts", "runs", "parents", "default",
+        "shifts", "runs", "manual", "parents", "default",
     ]  # fmt: skip
     assert {name: queue.concurrency_limit for name, queue in stored.items()} == {
-        "shifts": None, "runs": 5, "parents": 7, "default": None,
+        "shifts": None, "runs": 5, "manual": 3, "parents": 7, "default": None,
     }  # fmt: skip
     assert stored["parents"].is_paused
 

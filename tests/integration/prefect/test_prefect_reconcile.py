@@ -28,6 +28,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 from prefect_support import until
 
+from deployments import queues
 from deployments.pool import create_work_pool
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker
@@ -42,6 +43,7 @@ from modelyard.reconcile.plan import CLAIM
 from modelyard.reconcile.reconciler import Registered
 from modelyard.routing.objects import SERVERS
 from tasks.reconcile import RunsUnknown
+from tasks.run_load import RUNS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -241,11 +243,11 @@ async def test_many_objects_share_a_run(parents: Parents, copying: PrefectWorker
 @pytest.fixture
 async def one_place(client: PrefectClient, deployment: UUID) -> AsyncIterator[None]:
     """The runs of the pool have one place."""
-    queue = (await client.read_deployment(deployment)).work_queue_id
-    assert queue is not None
-    await client.update_work_queue(queue, concurrency_limit=1)
+    await queues.apply(client, POOL)
+    queue = await client.read_work_queue_by_name(RUNS, work_pool_name=POOL)
+    await client.update_work_queue(queue.id, concurrency_limit=1)
     yield
-    await client.update_work_queue(queue, concurrency_limit=None)
+    await client.update_work_queue(queue.id, concurrency_limit=queue.concurrency_limit)
 
 
 async def test_a_neighbour_starts_next_though_a_namespace_has_sixty_objects_without_and_sixty_with_work(

@@ -10,6 +10,7 @@ from deployments.pool import STANDING
 from deployments.queues import QUEUES
 from flows.reconcile import lifecycles
 from modelyard.reconcile.run_limits import PLACES
+from tasks.run_load import RUNS
 
 DECLARED = {queue.name: queue for queue in QUEUES}
 
@@ -21,22 +22,22 @@ def deployments_by_queue() -> dict[str, set[str]]:
     return queues
 
 
-def test_every_deployment_is_in_a_declared_queue_and_runs_that_tenants_cause_never_in_that_of_shifts() -> None:
+def test_every_deployment_is_in_a_declared_queue_and_runs_that_tenants_cause_in_one_of_their_own() -> None:
     queues = deployments_by_queue()
-    assert set(queues) == set(DECLARED)
+    assert set(queues) == set(DECLARED) - {RUNS}, "that is for the runs that the reconcile shift creates"
     assert queues["shifts"] == {"autoscale", "autoscale-once", "reconcile"}
     assert queues["parents"] == {"onboard"}, "it waits for runs of the others"
     acting = {item.acting.deployment.partition("/")[2] for item in lifecycles("home") if item.acting}
-    assert acting <= queues["runs"]
+    assert acting <= queues["manual"], "started by hand they take no place of those"
     assert acting == {"deliver", "roll-out", "benchmark"}
 
 
 def test_shifts_come_first_without_a_limit_and_the_others_leave_them_room_at_a_worker() -> None:
     assert [(queue.name, queue.priority) for queue in QUEUES] == [
-        ("shifts", 1), ("runs", 2), ("parents", 3),
+        ("shifts", 1), (RUNS, 2), ("manual", 3), ("parents", 4),
     ]  # fmt: skip
     assert DECLARED["shifts"].limit is None
-    assert DECLARED["runs"].limit == PLACES
+    assert DECLARED[RUNS].limit == PLACES
     bounded = sum(queue.limit for queue in QUEUES if queue.limit is not None)
     scheduled = [item for item in read()["deployments"] if item["parameters"].get("shift_seconds")]
     at_a_hand_over = STANDING + 1

@@ -20,10 +20,9 @@ DELIVER = uuid4()
     [
         ({"objects": ["shop/chat", "shop/code", "lab/chat"], "namespace": "x"}, {"shop", "lab"}),
         ({"objects": ["/base-model"]}, {""}),
-        ({"namespace": "shop", "name": "chat"}, {"shop"}),
-        ({"namespace": "shop", "objects": []}, {"shop"}),
+        ({"namespace": "shop", "objects": []}, set()),
         ({"trace": "day.csv"}, set()),
-        ({"namespace": ["shop"], "objects": "shop/chat"}, set()),
+        ({"objects": "shop/chat"}, set()),
         ({"objects": [None, 3, "shop/chat"]}, {"", "shop"}),
     ],
 )
