@@ -189,7 +189,7 @@ def bring_settled(
     begun = time.monotonic()
     for attempt in range(RELISTED):
         try:
-            bring(store, source, record, request, report, progress, Pace(request.limits, started=begun))
+            bring(store, source, record, request, report, progress, begun)
         except FetchError as error:
             if error.reason != "SourceChanged" or attempt == RELISTED - 1:
                 raise
@@ -204,10 +204,11 @@ def bring(
     request: FetchRequest,
     report: Report,
     progress: Progress,
-    pace: Pace,
+    begun: float | None = None,
 ) -> None:
-    """One listing of a source onto the disk, and the model's link to it."""
+    """One listing of a source onto the disk, and the model's link to it. ``begun``: when the first attempt was."""
     progress.phase("Listing")
+    pace = Pace(request.limits, started=begun)
     progress.over(pace, 0, 0)
     listing = list_files(pace, source)
     chosen, report.weights = choose(listing.files, request.rules)
