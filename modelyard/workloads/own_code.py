@@ -61,8 +61,8 @@ _VARIABLES: Final = frozenset(
         *("MAX_MODEL_LEN", "PARALLELISM_SIZE"),
     )
 )
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._:/@,+= -]{0,256}\Z")
-"""Values that neither a shell nor Kubernetes replaces, should a runtime start its engine by ``sh -c``."""
+PLAIN: Final = re.compile(r"(?:-?[0-9][0-9.]{0,31}|(?!-)[A-Za-z0-9._:/@,+=-]{0,256})\Z")
+"""Values that are one word to a shell and no option, should a runtime start its engine by ``sh -c``."""
 _CODE_OF_MODEL: Final = re.compile(r"--?trust[-_]remote[-_]code(?!=(?:false|0)\b)", re.IGNORECASE)
 
 
@@ -83,8 +83,9 @@ def _fields(part: Mapping[str, Any]) -> Iterator[str]:
     runner = mapping(part.get("runner"))
     yield from sorted(f"runner.{name}" for name in runner.keys() - _RUNNER if _is_set(runner[name]))
     for variable in runner.get("env") or ():
-        if not _harmless(variable.get("name"), variable.get("value", "")):
-            yield f"runner.env[{variable.get('name')}]"
+        name, is_secret = variable.get("name"), "valueFrom" in variable and variable.get("name") == "HF_TOKEN"
+        if not is_secret and not _harmless(name, variable.get("value")):
+            yield f"runner.env[{name}]"
     yield from _arguments(runner.get("args") or ())
 
 
@@ -93,7 +94,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _harmless(name: Any, value: Any) -> bool:
-    return name in _VARIABLES and isinstance(value, str) and _PLAIN.match(value) is not None
+    return name in _VARIABLES and isinstance(value, str) and PLAIN.match(value) is not None
 
 
 def _arguments(words: Sequence[str]) -> Iterator[str]:
@@ -101,9 +102,9 @@ def _arguments(words: Sequence[str]) -> Iterator[str]:
     takes_value = False
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if word.startswith("--") and flag(name) in _FLAGS and _PLAIN.match(value):
+        if word.startswith("--") and flag(name) in _FLAGS and PLAIN.match(value):
             takes_value = not equals
-        elif takes_value and not word.startswith("-") and _PLAIN.match(word):
+        elif takes_value and not word.startswith("-") and PLAIN.match(word):
             takes_value = False
         else:
             yield f"runner.args[{index}]"

@@ -239,9 +239,12 @@ _PLACEHOLDER = re.compile(
 )
 
 
-def filled(container: Body, metadata: Mapping[str, Any]) -> Body:
+def filled(container: Body, metadata: Mapping[str, Any], allowed: re.Pattern[str] | None = None) -> Body:
     """The container with the placeholders of a service's metadata filled in: in command, arguments and values of
-    variables, unescaped. Any other braces, those of a chat template for example, stay as they are."""
+    variables, unescaped. Any other braces, those of a chat template for example, stay as they are.
+
+    Raises ``Refusal`` for a text that ``allowed`` does not match, and where all together are too long.
+    """
 
     left = _LONGEST
 
@@ -252,6 +255,11 @@ def filled(container: Body, metadata: Mapping[str, Any]) -> Body:
         else:
             values = metadata.get((found["map"] or found["imap"]).lower()) or {}
             text = str(values.get(found["key"] or found["ikey"], ""))
+        if allowed is not None and not allowed.match(text):
+            where = f"metadata.{(found['plain'] or found['map'] or found['imap']).lower()}"
+            where += f"[{found['key'] or found['ikey']}]" if not found["plain"] else ""
+            problem = "is filled into pods to which the runtime gives rights, and is not one plain word"
+            raise Refusal("NotPermitted", where, problem, "write letters, digits and ._:/@,+=- only")
         left -= len(text)
         if left < 0:
             problem = f"what is filled in is longer than {_LONGEST} characters"

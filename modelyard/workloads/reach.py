@@ -96,11 +96,13 @@ def check(
     namespace: Namespace,
     own: Sequence[tuple[str, Mapping[str, Any]]],
     untrusted: str = "",
-) -> None:
+) -> bool:
     """Raise ``Refusal`` for a right that is neither ``given`` by an administrator's runtime nor allowed here.
 
     Nor may a service bring a program of its own (``own`` are its parts of the pod) into one with rights by its runtime.
     ``untrusted`` names the field of a model whose files are the tenant's own and whose code the engine runs.
+
+    Return whether the pods have rights that only their runtime gives.
     """
     here = allowed(namespace)
     wanted = sorted(right for right in asked if right.what not in here)
@@ -113,7 +115,7 @@ def check(
             problem = f"{right.value} is not for everybody to give"
             raise Refusal("NotPermitted", f"{path}.{right.field}", problem, remedy)
     if not wanted:
-        return
+        return False
     problem = f"the runtime gives these pods {wanted[0].field}, so that a service may not put its own into them"
     allowing = f"have an administrator put {ALLOW}: {wanted[0].what} on Namespace {namespace.name}"
     for where, part in own:
@@ -123,3 +125,4 @@ def check(
         problem += ", and its engine runs code that is among the model's files (--trust-remote-code)"
         remedy = f"name a ClusterBaseModel or a runtime that runs no code of models, or {allowing}"
         raise Refusal("NotPermitted", untrusted, problem, remedy)
+    return True

@@ -39,7 +39,7 @@ from modelyard.workloads.groups import (
 from modelyard.workloads.lora import loaded, started_engine, with_adapters
 from modelyard.workloads.metadata import Marked
 from modelyard.workloads.model_routes import engine_of, routing, served_name
-from modelyard.workloads.own_code import runs_code_of_model
+from modelyard.workloads.own_code import PLAIN, runs_code_of_model
 from modelyard.workloads.pods import (
     MODEL_PATH,
     NONE,
@@ -485,7 +485,7 @@ class _Rendering:
         own.append(("spec.predictor.model", {"runtimeVersion": self.tag if one.kind == names.ENGINE else ""}))
         is_own = self.files is not None and (self.model is None or self.model.stored.subject.kind.namespaced)
         untrusted = "spec.model.name" if is_own and any(map(runs_code_of_model, pod.spec["containers"])) else ""
-        check(path, asked, given, self.namespace, own, untrusted)
+        has_rights = check(path, asked, given, self.namespace, own, untrusted)
         self.rights |= asked
         if one.kind == names.ROUTER:
             account = names.component(self.service.name, names.ROUTER)
@@ -504,7 +504,7 @@ class _Rendering:
         def last(container: Body) -> Body:
             if one.kind != names.ROUTER:
                 container = with_parallelism(container, size, path)
-            container = self._tagged(filled(container, self.metadata), one)
+            container = self._tagged(filled(container, self.metadata, PLAIN if has_rights else None), one)
             container = with_adapters(container, weights.adapters, self._weights_field)
             return probed(container) if leads else container
 

@@ -351,6 +351,10 @@ OWN_CODE = {
     "args: ['--worker-cls=mine.Worker']": "args[0]",
     "args: [--max-model-len, '4096', --trust-remote-code]": "args[2]",
     "args: [-c, 'import os']": "args[0]",
+    "args: ['--served-model-name=a --trust-remote-code']": "args[0]",
+    "args: [--served-model-name, 'a --trust-remote-code']": "args[1]",
+    "env: [{name: SERVED_MODEL_NAME, value: 'a --trust-remote-code'}]": "env[SERVED_MODEL_NAME]",
+    "env: [{name: TZ, valueFrom: {configMapKeyRef: {name: a, key: b}}}]": "env[TZ]",
     "args: ['--served-model-name=`id`']": "args[0]",
     "args: [--enforce-eager, a, b]": "args[2]",
     "workingDir: /opt/ml/model": "workingDir",
@@ -412,6 +416,20 @@ def test_a_service_sizes_and_places_pods_with_rights() -> None:
         engine(text.replace(", b]", "]"))(found)
 
     assert isinstance(changed("raw", edit), Rendered)
+
+
+@pytest.mark.parametrize(("text", "well"), [("a-1", True), ("a; id", False), ("a --trust-remote-code", False)])
+def test_what_is_filled_into_pods_with_rights_is_one_word(text: str, well: bool) -> None:
+    def edit(found: dict[str, dict[str, Any]]) -> None:
+        privileged()(found)
+        runner = found["ClusterServingRuntime"]["spec"]["engineConfig"]["runner"]
+        runner |= {"command": ["sh", "-c"], "args": ["vllm serve --served-model-name {{ .Labels.team }}"]}
+        found["InferenceService"]["metadata"]["labels"]["team"] = text
+
+    if well:
+        assert isinstance(changed("raw", edit), Rendered)
+    else:
+        assert refusal("raw", edit).startswith("NotPermitted: metadata.labels[team]: is filled into pods")
 
 
 @pytest.mark.parametrize("own", [True, False])
