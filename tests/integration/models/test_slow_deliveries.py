@@ -15,6 +15,7 @@ from model_hub import Hub
 from node_jobs import QUICK, Node
 from plain_bucket import Bucket, serve
 
+from modelyard.models.node import Report
 from modelyard.models.pace import DiskLimits, Limits
 from modelyard.models.sources.http import Http
 from modelyard.models.store import EXPECTED, NodeStore
@@ -141,7 +142,7 @@ def test_a_stalled_delivery_gives_its_reservation_back(hub: Hub, disk: Path) -> 
         go_on.wait(60)
 
     hub.hear = hold
-    reports = []
+    reports: list[Report] = []
     stalled = threading.Thread(target=lambda: reports.append(node.fetch("hf://o/m", limits=Limits(patience=0.1))))
     stalled.start()
     assert begun.wait(60)

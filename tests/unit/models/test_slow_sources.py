@@ -48,7 +48,8 @@ def arrivals(clock: Clock, gap: float, size: int, count: int) -> Iterator[bytes]
 )
 def test_a_window_holds_what_arrived_in_it(gaps: list[tuple[float, int]], length: float) -> None:
     """Compared with the sum over all arrivals, whose precision is that of the samples."""
-    window, now, events = TransferWindow(length), 0.0, []
+    window, now = TransferWindow(length), 0.0
+    events: list[tuple[float, int]] = []
     for gap, count in gaps:
         now += gap
         window.add(now, count)
@@ -71,7 +72,7 @@ def test_a_window_holds_what_arrived_in_it(gaps: list[tuple[float, int]], length
 def test_a_byte_every_ten_seconds_renews_no_patience(gap: float, size: int, slow: bool) -> None:
     clock = Clock()
     pace = Pace(Limits(), clock)
-    failures = []
+    failures: list[FetchError] = []
     for chunk in pace.watch(arrivals(clock, gap, size, int(900 / gap))):
         pace.took(len(chunk))
         try:
