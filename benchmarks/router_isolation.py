@@ -182,9 +182,9 @@ def main() -> None:
                 process, _ = started([sys.executable, __file__, "router"], ours, ROUTER)
                 own.callback(process.wait)
                 own.callback(process.terminate)
-                alone, beside = measured(None, theirs, options), measured(chosen, theirs, options)
-            figures = f"{alone[0]:7.1f} {alone[1]:7.1f}           {beside[0]:7.1f} {beside[1]:7.1f}"
-            print(f"{name:12} {figures}             {beside[1] - alone[1]:+9.1f}   {beside[2]}", flush=True)
+                alone, attacked = measured(None, theirs, options), measured(chosen, theirs, options)
+            figures = f"{alone[0]:7.1f} {alone[1]:7.1f}           {attacked[0]:7.1f} {attacked[1]:7.1f}"
+            print(f"{name:12} {figures}             {attacked[1] - alone[1]:+9.1f}   {attacked[2]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -297,7 +297,7 @@ def _joined(texts: Sequence[str | None]) -> str | None:
 
 
 class BodySummary(NamedTuple):
-    """What is kept of a request's body in addition to its bytes. ``head``: the start of its prompt."""
+    """Parts of a request's body that are kept in addition to its bytes. ``head``: the start of its prompt."""
 
     model: str
     options: Mapping[str, Any]
@@ -338,7 +338,8 @@ def edited(raw: bytes, changes: Mapping[str, Any], segments: Sequence[Segment] |
         if None not in changes.values():
             return b"".join((view[:end], *(b"," + member for member in members), view[end:]))
         removed = {name for name, value in changes.items() if value is None}
-        kept = [view[one.start : one.end] for one in segments or find_segments(raw, removed) if one.name not in removed]
+        parts = segments or find_segments(raw, removed)
+        kept = [view[segment.start : segment.end] for segment in parts if segment.name not in removed]
         return b"{" + b",".join((*kept, *members)) + view[end:]
     # Of two with one name the last counts, as for engines.
     written = {name: raw[value:end].strip(_SPACE) for name, _, value, end in _members(raw)}
