@@ -16,7 +16,7 @@ from kthena_models import a_backend, a_model, a_worker
 from service_world import ENGINE, NOW, Fleet
 
 from modelyard.objects import Namespace
-from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS
+from modelyard.objects.kinds import CONFIG_MAPS, CONTROLLER_REVISIONS, DEPLOYMENTS, JOBS
 from modelyard.reconcile.plan import Plan, Subject
 from modelyard.workloads import Rendered, returning
 from modelyard.workloads.child_rules import child_rules, pod_rights
@@ -184,7 +184,7 @@ def test_a_forged_text_beyond_the_limit_is_not_read() -> None:
     fleet = serving()
     failing(fleet)
     name = fleet.forge_revision({"spec": {**SPEC, "engine": {"config": {"a": "x" * returning.MAX_TEXT}}}})
-    stored = fleet.stores()[returning.CONTROLLER_REVISIONS].get(("shop", name))
+    stored = fleet.stores()[CONTROLLER_REVISIONS].get(("shop", name))
     assert stored is not None
     assert stored.text == ""
 
