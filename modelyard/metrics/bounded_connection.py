@@ -93,4 +93,4 @@ class BoundedConnector(aiohttp.TCPConnector):
         self, connection: Callable[[asyncio.AbstractEventLoop], BoundedConnection] = BoundedConnection, **given: Any
     ) -> None:
         super().__init__(**given)
-        self._factory = partial[ResponseHandler](connection, self._loop)
+        self._factory = partial(connection, self._loop)  # type: ignore[assignment]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from modelyard.cluster import SECRETS, Cluster, ClusterError, Forbidden, Invalid, UnknownKind
@@ -38,6 +38,8 @@ class SecretLookUps:
         self._cluster = cluster
         self._clock = clock
         self._answers: dict[Key, _Answer] = {}
+        self.errors: Mapping[str, Exception] = {}
+        """None: a Secret that cannot be asked for keeps its answer."""
 
     def get(self, key: Key) -> Presence:
         """The answer for this Secret; ``UNKNOWN`` until it was looked up."""

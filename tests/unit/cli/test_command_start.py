@@ -144,7 +144,10 @@ ONE_SPELLING = {
     "output": ("-o", "--output"),
     "context": ("--context",),
 }
-OTHERS = {"lease_namespace", "controller_namespace", "node_selector", "output_scale", "output_tokens"}
+OTHERS = {
+    *("lease_namespace", "controller_namespace", "node_selector", "output_scale", "output_tokens"),
+    *("namespace_disk_percent", "bytes_per_namespace", "files_per_namespace"),
+}
 COMMAND = typer.main.get_command(app)
 
 
