@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.plan import Child, Plan, Subject, Want, World
+from modelyard.reconcile.write_rules import WriteRules
 
 DONE = "copied"
 
@@ -67,6 +68,7 @@ class Copies:
             annotations={} if parent.done == done else {DONE: done or None},
             apply=tuple(missing),
             delete=tuple(Child(CONFIG_MAPS, one.key, one.subject.uid) for one in surplus),
+            rules=WriteRules.of((CONFIG_MAPS,)),
         )
 
     @staticmethod
