@@ -21,7 +21,7 @@ from flows.parameters import RollOutParameters
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.objects import Key
 from modelyard.objects.documents import few
-from modelyard.reconcile.acting import PATIENCE
+from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.routing.rolling import ROLLED_OUT
 from tasks.acting import cut_short
 from tasks.journal import ProgressBar

@@ -13,7 +13,8 @@ from prefect.states import Completed, Failed
 
 from modelyard.cluster import Cluster
 from modelyard.objects import Key
-from modelyard.reconcile.acting import PATIENCE, Acted, act
+from modelyard.reconcile.acting import Acted, act
+from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.reconcile.plan import Lifecycle
 
 AGAIN = 5.0

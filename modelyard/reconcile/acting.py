@@ -33,9 +33,6 @@ SHORTEST_WAIT = 0.1
 """Seconds between two looks, however fast somebody changes what is looked at."""
 APART = 3
 """Namespaces up to which a run reads each on its own: it wants some twenty kinds in each of them."""
-PATIENCE = 600.0
-"""Seconds after which a run that nobody waits for ends where it would only look on: what is under way goes on in the
-cluster, another run is started when there is something to do, and others may have its place at the worker."""
 LONGEST_WAIT = 5.0
 """Seconds after which to look again, whatever the watches say: plans may wait for a moment in time."""
 

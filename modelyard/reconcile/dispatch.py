@@ -26,6 +26,10 @@ FIRST_PAUSE = 15.0
 LONGEST_PAUSE = 600.0
 """Seconds between attempts at the same thing: doubled from the first to the longest."""
 
+PATIENCE = 600.0
+"""Seconds after which a run that nobody waits for ends where it would only look on: what is under way goes on in the
+cluster, another run is started when there is something to do, and others may have its place at the worker."""
+
 EXPECTED_START = 10.0
 """Seconds within which a worker starts a run where it has a free slot."""
 
@@ -96,7 +100,7 @@ class Start:
 def fingerprint(plan: Plan) -> str:
     """What the plan does, in a few letters: the same work on the same object is the same fingerprint."""
     subject = plan.subject
-    work = (subject.uid, subject.generation, plan.deeds, plan.finalizer)
+    work = (subject.uid, subject.generation, plan.deeds, plan.finalizer, plan.part)
     text = json.dumps(work, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

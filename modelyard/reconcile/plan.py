@@ -195,6 +195,7 @@ class Plan:
     (``LOOK_UPS``). ``due`` is when (epoch seconds) to look again though nothing has moved.
     ``by_shift``: the reconcile shift itself carries it out unless it creates or scales something or edits the object:
     marks, deletions and the finalizer are a few writes that nobody follows.
+    ``part`` numbers the parts of long work: the run of the next part starts without a pause.
     ``urgency`` orders what is started: the highest first. ``noted``: what fails of its deeds is kept in ``FAILED``.
     ``wanted`` is the whole status as it should be and ``stored`` the one there is, whether or not they differ.
     ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
@@ -223,6 +224,7 @@ class Plan:
     awaits: tuple[str, ...] = ()
     needs: tuple[Key, ...] = ()
     due: float | None = None
+    part: int = 0
     urgency: int = 0
     noted: bool = False
     by_shift: bool = False

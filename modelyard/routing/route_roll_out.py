@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.kinds import PODS
 from modelyard.objects.parse import controller_of
+from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.reconcile.memory import parse_memory, render_memory
 from modelyard.reconcile.plan import Plan, Status, Want, World
 from modelyard.reconcile.status import is_due, timestamp
@@ -289,7 +290,8 @@ class _Look:
         last = memory.step + 1 == len(self.wish.steps)
         if readings is None:  # it takes a run: something that there is to do starts one
             self._step_told()
-            return {"fill": self._filled(self._wanted(-1 if last else memory.step + 1))}
+            part = int((self.now - memory.since) // PATIENCE)
+            return {"fill": self._filled(self._wanted(-1 if last else memory.step + 1)), "part": part}
         found = verdict(self.wish, watch, readings.get(self.here.key), self._ready(), self.now)
         if found.goes == "wait":
             self._step_told()

@@ -105,6 +105,12 @@ def test_a_run_that_got_somewhere_is_followed_at_once_by_a_first_attempt() -> No
     assert not dispatch([due], ONE, {"before": ALIVE}, NOW), "but only once it is over"
 
 
+def test_the_next_part_of_long_work_is_started_at_once() -> None:
+    due = claimed(plan(), attempt=7)
+    assert not dispatch([due], ONE, {"before": RunFate(NOW)}, NOW)
+    assert attempts(dispatch([replace(due, part=1)], ONE, {"before": RunFate(NOW)}, NOW)) == [1]
+
+
 def test_work_that_is_due_a_second_time_is_not_taken_for_the_first() -> None:
     before = dispatch([plan()], ONE, {}, NOW)[0]
     again = claimed(plan(), "another", other=True)
