@@ -285,21 +285,24 @@ class SharedLoad:
         self._link, self._mine, self._heard, self._interval = link, mine, heard, interval
         self._name = uuid4().hex
         self._others = sharing.OthersInFlight(self._name)
+        self._ends = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Exchange counts while the block runs, then take back what was told."""
+        self._ends = False
         task = asyncio.create_task(self._exchange(), name="shared-load")
         try:
             yield
         finally:
+            self._ends = True  # a cancellation that comes together with a time-out may be lost in the client
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await self._link.leave(self._name)
 
     async def _exchange(self) -> None:
         gone: list[str] = []
-        while True:
+        while not self._ends:
             told = await self._link.exchange(self._name, self._others.tell(self._mine()), gone)
             now = time.monotonic()
             if told is not None:
