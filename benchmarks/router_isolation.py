@@ -1,4 +1,4 @@
-"""What a tenant does to its neighbours at one router: latencies of a neighbour's requests with and without each attack.
+"""Attacks of one tenant on its neighbours at one router: latencies of a neighbour with and without each attack.
 
     python benchmarks/router_isolation.py [--seconds 8] [--rate 30] [--only tokens-20,newlines-8]
 

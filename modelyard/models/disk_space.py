@@ -18,7 +18,7 @@ from modelyard.models.store import NodeStore
 from modelyard.objects.documents import amount
 
 SPARE = 0.10
-"""Of all bytes, what must be free beyond what is still to come."""
+"""Bytes that must be free beyond those still to come, as a share of all."""
 HORIZON = 3600.0
 """Seconds of its present speed that a delivery reserves."""
 RENEWAL = 5.0

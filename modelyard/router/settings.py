@@ -26,7 +26,7 @@ class RouterSettings:
     namespaces: tuple[str, ...] = ()
     """Where its ModelRoutes and ModelServers are; none: everywhere."""
     controller_namespace: str = "workload-variant-autoscaler-system"
-    """Where it is recorded which namespace holds which model name; empty: nowhere."""
+    """Place of the records of which namespace holds which model name; empty: none."""
     max_body: int = 32 * 2**20
     """Of a request; beyond: 413."""
     max_bodies: int = 512 * 2**20

@@ -50,13 +50,13 @@ _DIGEST_LENGTH = 32
 _TIME_LENGTH = len("2026-01-01T00:00:00.000000Z")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NO_PATTERN = re.compile(r"[-*] |[\[{\"']")
-"""How lists and quoted texts of YAML begin."""
+"""Characters with which lists and quoted texts of YAML begin."""
 _UNSAFE = re.compile(r"[^!-~]")
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 
 Order = tuple[int, float, int, Key]
-"""How claims that are not recorded are ordered: see ``claim_order``."""
+"""Order of claims that are not recorded: see ``claim_order``."""
 
 
 @lru_cache(maxsize=16_384)

@@ -21,7 +21,7 @@ _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.max_mem = 1 << 20
 _MOST_EFFORT = 1_500_000
-"""What the conditions of all rules may cost for one request, in steps of a regular expression: about 10 ms."""
+"""Limit of what the conditions of all rules cost for one request, in steps of a regular expression: about 10 ms."""
 _EFFORT = 100
 """What a condition costs at least."""
 

@@ -1,4 +1,4 @@
-"""Which namespaces and which deployment a run of Prefect counts for."""
+"""Namespaces and deployment that a run of Prefect counts for."""
 
 from __future__ import annotations
 
