@@ -7,7 +7,8 @@ The contract with whoever makes the Job (it does not change without both sides):
   it.
 - **fetch** ``--uri URI --root DIR --path PATH --model KEY``. KEY names the object, as in node reports:
   ``clusterbasemodel.NAME`` or ``NAMESPACE.basemodel.NAME``. PATH, absolute, becomes a link to the files; it must lie
-  below ``--below DIR`` (default: the root), which is how a namespace is kept to ``ROOT/NAMESPACE``. It can be run
+  below ``--below DIR`` (default: the root), which is how a namespace is kept to ``ROOT/NAMESPACE``. ``--uid UID`` is
+  the object's: files that an earlier object of its name had are proved again. It can be run
   again at any time and carries on from what is on disk; where everything is there it ends within a second.
   ``pvc://`` and ``local://``: nothing is fetched; PATH (the mounted claim's folder) must exist. ``vendor://``:
   nothing.
@@ -128,6 +129,7 @@ def fetch(
     ] = "",
     policy: Annotated[DownloadPolicy, typer.Option(help="Whether the source is asked again.")] = DownloadPolicy.ALWAYS,
     in_use: Used = None,
+    uid: Annotated[str, typer.Option(help="The object's uid; files of an earlier object are proved again.")] = "",
     public: Annotated[bool, typer.Option("--public", help="Connect to addresses of the internet only.")] = False,
     parallel: Annotated[int, typer.Option(min=1, max=64, help="Requests at a time.")] = 8,
     part_size: Annotated[int, typer.Option(min=65536, help="Bytes of a part; what a kill may cost.")] = 4 << 20,
@@ -177,6 +179,7 @@ def fetch(
         ),
         public,
         addressing_style,
+        uid,
     )
     progress = node.Progress(_say)
 

@@ -320,6 +320,7 @@ def _arguments(
     given += ["--minimum-rate", str(settings.minimum_rate), "--deadline", str(deadline)]
     given += ["--free-disk-percent", str(settings.free_disk_percent)]
     if model.key.namespace:
+        given += ["--uid", model.subject.uid]
         given += ["--namespace-disk-percent", str(settings.namespace_disk_percent)]
         given += ["--files-per-namespace", str(settings.files_per_namespace)]
         if settings.bytes_per_namespace is not None:

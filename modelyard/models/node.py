@@ -57,6 +57,8 @@ class FetchRequest:
     limits: Limits = field(default_factory=Limits)
     public: bool = False
     style: str | None = None
+    uid: str = ""
+    """Of the object, where one of its name may have been another tenant's."""
 
 
 @dataclass(slots=True)
@@ -156,8 +158,12 @@ def fetch(request: FetchRequest, report: Report, progress: Progress) -> None:
 
 def _fetch(store: NodeStore, uri: StorageURI, request: FetchRequest, report: Report, progress: Progress) -> None:
     path = store.relative(request.path, request.below)
-    record = ModelRecord(request.model, path, request.uri, rules=request.rules.digest)
-    before = store.record(request.model)
+    record = ModelRecord(request.model, path, request.uri, rules=request.rules.digest, uid=request.uid)
+    with store.locked():
+        before = store.record(request.model)
+        if before is not None and before.uid not in ("", request.uid):
+            store.disown(before, request.uid, request.in_use, time.time())
+            before = store.record(request.model)
     if request.reuse and before and before.entry and before.has_content_of(record):
         manifest = store.manifest(before.entry)
         if manifest is not None and not store.missing(before.entry, manifest):
@@ -212,11 +218,12 @@ def bring(
     progress.over(pace, 0, 0)
     listing = list_files(pace, source)
     chosen, report.weights = choose(listing.files, request.rules)
-    digest = digest_of(listing, chosen, record.model)
+    digest = digest_of(listing, chosen, f"{record.model} {record.uid}".strip())
     report.revision = listing.revision
     progress.over(pace, len(chosen), sum(file.size for file in chosen))
     with store.locked():
         before = store.record(record.model)
+        is_proved = before is not None and (before.entry, before.uid) == (digest, record.uid)
         store.check_path(record)
         wanting = before or record
         store.write(replace(wanting, wanted=digest))
@@ -238,9 +245,9 @@ def bring(
                 if manifest is None or missing:
                     download = Download(store, source, digest, listing, chosen, pace, missing, record.model)
                     manifest, unread = download.run(progress.phase), download.unread
-                elif before is None or before.entry != digest:
+                elif not is_proved:
                     DiskReservation(store, digest, record.model, pace).check_share(chosen)
-                if before is None or before.entry != digest:
+                if not is_proved:
                     prove_access(pace, source, unread)
             finally:
                 report.fetchedBytes += pace.fetched

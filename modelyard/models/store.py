@@ -61,7 +61,8 @@ class Held:
 class ModelRecord:
     """The files of a model on this node. ``path`` is relative to the root; ``wanted`` an entry that is being fetched.
 
-    ``rules`` stands for the choice of files (empty in records of earlier versions), ``weights`` explains it.
+    ``rules`` stands for the choice of files (empty in records of earlier versions), ``weights`` explains it. ``uid`` is
+    that of the object: one of the same name that was created later has proved no right to these files.
     """
 
     model: str
@@ -72,10 +73,12 @@ class ModelRecord:
     held: tuple[Held, ...] = ()
     rules: str = ""
     weights: str = ""
+    uid: str = ""
 
     def has_content_of(self, other: ModelRecord) -> bool:
-        """The other record asks for the same files at the same path, as far as this one says."""
-        return (self.uri, self.path) == (other.uri, other.path) and self.rules in ("", other.rules)
+        """The other record is of the same object, and asks for the same files at the same path, as far as this says."""
+        same = (self.uid, self.uri, self.path) == (other.uid, other.uri, other.path)
+        return same and self.rules in ("", other.rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +341,17 @@ class NodeStore:
                 os.fsync(folder)
         self.write(done)
         self._release(done, in_use)
+
+    def disown(self, record: ModelRecord, uid: str, in_use: InUse, now: float) -> None:
+        """Take the files from a record whose object was replaced by one with this uid. Under the lock.
+
+        The link goes at once, and the new object has no entry. Files that a pod has mounted are held.
+        """
+        held = record.held
+        if record.entry is not None and any(overlap(str(self.root / record.path), used) for used in in_use):
+            held = (*held, Held(record.entry, record.path, now))
+        self._unlink(record.path, record.model)
+        self.write(replace(record, uid=uid, entry=None, wanted=None, held=held))
 
     def give_up(self, model: str, wanted: str) -> None:
         """Let go of an entry that a model wants and may not have: it keeps no copy of others' on the disk."""

@@ -119,3 +119,57 @@ def test_a_right_that_ends_before_the_proof_does(bucket: Bucket, bucket_node: No
     assert node.fetch("s3://models/m", THEIRS, "team-b/n").reason == "Forbidden"
     assert node.files("team-b/n") == FILES
     assert node.files()["config.json"] == b'{"a": 2}'
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("etags", [True, False])
+def test_a_later_object_of_the_same_name_proves_its_access_again(
+    bucket: Bucket, bucket_node: Node, reuse: bool, etags: bool
+) -> None:
+    """A namespace that was removed by force and made again by another tenant: its models have no old copy."""
+    node = bucket_node
+    bucket.has_etags = etags
+    assert node.fetch("s3://models/m", THEIRS, "team-b/n", uid="1").outcome == "Fetched"
+    assert node.fetch("s3://models/m", THEIRS, "team-b/n", uid="1", reuse=reuse).fromStore
+    bucket.denied = {f"m/{name}" for name in FILES}
+    refused = node.fetch("s3://models/m", THEIRS, "team-b/n", uid="2", reuse=reuse)
+    assert (refused.outcome, refused.reason) == ("Failed", "Forbidden")
+    assert not (node.root / "team-b" / "n").is_symlink()
+    assert (node.entries(), node.leftovers()) == ([], [])
+    bucket.denied = set()
+    assert node.fetch("s3://models/m", THEIRS, "team-b/n", uid="2", reuse=reuse).outcome == "Fetched"
+    assert node.files("team-b/n") == FILES
+
+
+def test_a_retained_copy_is_proved_by_a_later_object_and_not_fetched_again(bucket: Bucket, bucket_node: Node) -> None:
+    node = bucket_node
+    node.fetch("s3://models/m", THEIRS, "team-b/n", uid="1")
+    bucket.reads.clear()
+    again = node.fetch("s3://models/m", THEIRS, "team-b/n", uid="2")
+    assert (again.outcome, again.fromStore) == ("Fetched", True)
+    assert sorted(bucket.reads) == sorted(f"m/{name}" for name, body in FILES.items() if body), "once each"
+    assert node.files("team-b/n") == FILES
+
+
+def test_a_copy_that_a_pod_has_mounted_stays_though_its_object_was_replaced(bucket: Bucket, bucket_node: Node) -> None:
+    node = bucket_node
+    node.fetch("s3://models/m", THEIRS, "team-b/n", uid="1")
+    (entry,) = node.entries()
+    bucket.objects["m/config.json"] = b'{"a": 2}'
+    path = node.root / "team-b" / "n"
+    node.fetch("s3://models/m", THEIRS, "team-b/n", uid="2", in_use={str(path): None})
+    assert node.files("team-b/n")["config.json"] == b'{"a": 2}'
+    assert entry in node.entries()
+    node.fetch("s3://models/m", THEIRS, "team-b/n", uid="2")
+    assert entry not in node.entries()
+
+
+def test_a_record_without_an_object_is_no_proof(bucket: Bucket, bucket_node: Node) -> None:
+    """As earlier releases wrote it: the model goes on serving, and its next fetch proves what it has."""
+    node = bucket_node
+    node.fetch("s3://models/m", THEIRS, "team-b/n")
+    bucket.denied = {"m/config.json"}
+    assert node.fetch("s3://models/m", THEIRS, "team-b/n", uid="1").reason == "Forbidden"
+    assert node.files("team-b/n") == FILES
+    bucket.denied = set()
+    assert node.fetch("s3://models/m", THEIRS, "team-b/n", uid="1").fromStore
