@@ -188,7 +188,7 @@ def told(progress: TransferProgress) -> str:
 
 def gone(job: ModelJob) -> Child:
     """A Job that is to go, with its pod and its Secret. It is there until its pod, which may still write, has ended."""
-    return Child(JOBS, job.key, job.uid)
+    return Child(JOBS, job.key, job.uid, earlier=job.task.uid)
 
 
 def sum_of(legs: Iterable[Leg], stage: NodeStage) -> int:

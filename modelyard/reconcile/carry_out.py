@@ -336,8 +336,9 @@ class _CarryOut:
                 return
             except AlreadyExists:
                 if mark.exact:
-                    self._skip(f"{kind.describe(namespace, name)} exists already and was not listed; check its labels")
-                    return
+                    # It was not listed. With its labels it is: the next look reads it, and decides by what it says.
+                    log.warning("%s was not listed; setting its labels", kind.describe(namespace, name))
+                    patch = {"metadata": {"labels": dict(mark.labels)}}
         try:
             await self.cluster.merge_patch(kind, name, patch, namespace or None, timeout=await self._may_write())
         except (NotFound, Conflict, Invalid) as error:
@@ -347,7 +348,7 @@ class _CarryOut:
     # What it owns
 
     async def _own(
-        self, kind: ResourceType, key: Key, through: tuple[ResourceType, Key] | None = None
+        self, kind: ResourceType, key: Key, through: tuple[ResourceType, Key] | None = None, earlier: str = ""
     ) -> Object | None:
         """The object of this name, ``None`` when there is none. Raises ``_Stop`` when it is somebody else's."""
         mine = self.subject.uid
@@ -363,12 +364,12 @@ class _CarryOut:
             found = await self._read(kind, key)
         except NotFound:
             return None
-        metadata = found["metadata"]
-        owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or ()}
+        # Any other owner than the controller is a matter of garbage collection.
+        controller = controller_of(found)
+        owner, owners = controller.uid if controller else "", {mine}
         if self._is_outside(key.namespace):
-            owners = {(metadata.get("labels") or {}).get(OWNER)}
-        if mine not in owners:
-            controller = controller_of(found)
+            owner, owners = (found["metadata"].get("labels") or {}).get(OWNER, ""), {mine, earlier}
+        if not owner or owner not in owners:
             of = f" (it is of {controller.kind} {cut(controller.name, LONGEST_NAME)})" if controller else ""
             self._fail(f"{kind.describe(key.namespace, key.name)} is there and does not belong to it{of}; left alone")
             raise _Stop
@@ -432,7 +433,7 @@ class _CarryOut:
             await self.cluster.create(SECRETS, body, timeout=await self._may_write())
 
     async def _delete(self, child: Child) -> None:
-        found = await self._own(child.kind, child.key, child.through)
+        found = await self._own(child.kind, child.key, child.through, child.earlier)
         if found is None or found["metadata"]["uid"] != child.uid:
             return
         try:

@@ -137,12 +137,16 @@ class Status:
 class Child:
     """An object of the subject's to delete: only while it has this uid and the subject owns it, or what stands between
     them (``through``, an object of the subject's) does.
+
+    Outside the subject's namespace garbage collection does not delete what an object of the subject's name leaves that
+    was removed by force. ``earlier`` is the uid of that object; only the controller writes there.
     """
 
     kind: ResourceType
     key: Key
     uid: str
     through: tuple[ResourceType, Key] | None = None
+    earlier: str = ""
 
 
 @dataclass(frozen=True, slots=True)
