@@ -236,7 +236,8 @@ class HeldNames:
     def update(self, records: Sequence[NameRecord], bindings: Sequence[NameBindings]) -> frozenset[str] | None:
         """Take the records and bindings; return the digests of the names whose holder may differ (``None``: any).
 
-        Sequences that are the very same as the last time cost nothing.
+        Sequences that are the very same as the last time cost nothing. The controller deletes no record: one that is
+        not listed any more stays as it was, and the controller writes it again.
         """
         before, self._read = self._read, (records, bindings)
         changed: frozenset[str] | None = frozenset()
@@ -247,9 +248,9 @@ class HeldNames:
             self.bindings = given
         if records is before[0]:
             return changed
-        now = {each.namespace: each for each in records}
+        now = self._by_namespace | {each.namespace: each for each in records}
         listed = now.pop("", None)
-        self._imported = listed.imported if listed is not None else frozenset()
+        self._imported = listed.imported if listed is not None else self._imported
         differing: set[str] = set()
         for namespace in {*now, *self._by_namespace}:
             old, new = self._by_namespace.get(namespace), now.get(namespace)

@@ -94,32 +94,34 @@ class NameRecords:
 
     def _imported(self, world: World, now: float) -> Plan | None:
         """Note that the names that there were before any record are recorded, once all of them are."""
+        record: NameRecord | None = world[RECORDS].get(Key(self._home, RECORDS))
+        written = record.imported if record is not None else frozenset[str]()
         spaces = self._namespaces or {IMPORTED_ALL}
-        missing = {space for space in spaces if not self._held.imported(space)}
+        missing = {space for space in spaces if IMPORTED_ALL not in written and space not in written}
         routes: Iterable[Route] = world[ROUTES].all()
         claiming = {route.key.namespace for route in routes if route.claims}
         if not missing or any(
             self._held.record(space) is None for space in claiming if not self._namespaces or space in self._namespaces
         ):
             return None
-        record: NameRecord | None = world[RECORDS].get(Key(self._home, RECORDS))
         return self._write(Key(self._home, RECORDS), record, dict.fromkeys(sorted(missing), time_text(now)), "Imported")
 
     def _record(self, namespace: str, world: World, now: float) -> Plan | None:
         held = self._held
         record = held.record(namespace)
         before = record.since if record is not None else {}
+        stored: NameRecord | None = world[RECORDS].get(record_key(self._home, namespace))
         claims = self._orders(world[ROUTES].by("namespace", namespace))
         names = {digest(name): name for name in claims}
         since = {text: time for text, time in before.items() if text in names}
         new = sorted((order, name) for name, order in claims.items() if digest(name) not in since)
         for order, name in new[: max(0, MOST_NAMES - len(since))]:
             since[digest(name)] = time_text(self._since(namespace, name, order, world, now))
-        if since == before and (record is not None or not claims):
+        if since == before and (stored is not None or not claims):
             return None
         key = record_key(self._home, namespace)
         data = {RECORDS_KEY: record_text(since, names)}
-        return self._write(key, record, data, "Recorded", share_of=namespace)
+        return self._write(key, stored, data, "Recorded", share_of=namespace)
 
     def _since(self, namespace: str, name: str, order: Order, world: World, now: float) -> float:
         """Return since when a name that was not recorded is held.

@@ -29,7 +29,7 @@ from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.router.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing.lifecycle import RouteStatus
-from modelyard.routing.model_names import BINDINGS, RECORDS, record_key
+from modelyard.routing.model_names import BINDINGS, RECORDS, RECORDS_LABEL, record_key
 from modelyard.routing.name_records import NameRecords
 from modelyard.routing.objects import ROUTES
 
@@ -69,9 +69,16 @@ class Tenants:
 
     async def reconcile(self) -> None:
         """A shift that starts now: look and write until nothing is left to write."""
+        async with self.shift() as reconciler:
+            await self.settle(reconciler)
+
+    def shift(self) -> Reconciler:
         spaces = [self.victim.namespace, self.evil.namespace]
         lifecycles = (NameRecords(CONTROLLER_NAMESPACE, spaces), RouteStatus(CONTROLLER_NAMESPACE))
-        async with asyncio.timeout(60), Reconciler(map(Registered, lifecycles), spaces, follow=False) as reconciler:
+        return Reconciler(map(Registered, lifecycles), spaces, follow=False)
+
+    async def settle(self, reconciler: Reconciler) -> None:
+        async with asyncio.timeout(60):
             while plans := [plan for some in (await reconciler.look()).values() for plan in some]:
                 rows = await reconciler.tell(plans)
                 assert not any(row["trouble"] for row in rows), rows
@@ -196,3 +203,35 @@ async def test_a_tenant_takes_no_live_model_name_of_another(tenants: Tenants) ->
     async with asyncio.timeout(60):
         while len(engine.asked) == before:
             await victim.ask(routers[0], "chat")
+
+
+@pytest.mark.parametrize("lost", ["label", "record"])
+async def test_a_record_that_was_deleted_or_lost_its_label_gives_no_name_away(tenants: Tenants, lost: str) -> None:
+    """A claim of the tenant waits for it. What is in the record still counts; what is gone, a shift remembers."""
+    victim, evil = tenants.victim, tenants.evil
+    await victim.server("llama")
+    engine = await victim.pod("llama-0", "llama")
+    await victim.route("chat", victim.rules(llama=1))
+    await victim.edit("chat", loraAdapters=[tenants.adapter])
+    await evil.server("trap")
+    await evil.pod("trap-0", "trap")
+    await tenants.reconcile()
+    await asyncio.sleep(0.01)  # records count microseconds
+    await evil.route("decoy", evil.rules(trap=1), loraAdapters=[tenants.name])
+    await tenants.reconcile()
+    recorded, url = await tenants.record(victim), await tenants.router()
+    name, home = f"{RECORDS}.{victim.namespace}", CONTROLLER_NAMESPACE
+    if lost == "label":
+        await victim.cluster.merge_patch(CONFIG_MAPS, name, {"metadata": {"labels": {RECORDS_LABEL: None}}}, home)
+        await tenants.reconcile()  # a shift that starts now, and never saw the record
+    else:
+        async with tenants.shift() as reconciler:
+            await tenants.settle(reconciler)
+            await victim.cluster.delete(CONFIG_MAPS, name, home)
+            await tenants.settle(reconciler)
+    assert await tenants.record(victim) == recorded
+    for each in (url, await tenants.router()):
+        before = len(engine.asked)
+        assert (await victim.ask(each, "chat"))[0] == 200
+        assert len(engine.asked) == before + 1
+    assert f"held by {victim.namespace}/chat" in (await tenants.conflict(evil, "decoy"))["message"]

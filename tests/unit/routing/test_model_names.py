@@ -200,6 +200,21 @@ def test_without_any_controller_a_router_takes_no_name_from_whom_it_knows_to_hol
     assert router.look().asks("llama") == "evil"
 
 
+def test_a_record_that_is_deleted_is_written_again_as_it_was(names: Names) -> None:
+    names.put("old", "decoy", "llama", namespace="evil")
+    names.tick()
+    running, before = Router(names), names.record
+    assert "shop/chat" in names.conflicts("old", "evil")[1]
+    for name in (f"{RECORDS}.shop", RECORDS):
+        del names.config_maps[name]
+    assert running.look().asks("llama") == "shop"
+    assert "shop/chat" in names.conflicts("old", "evil")[1]
+    names.tick()
+    assert names.record == before
+    assert names.config_maps[RECORDS]["data"].keys() == {"_all"}
+    everywhere(names, "llama", "shop", running)
+
+
 def test_records_that_cannot_be_read_any_more_stay_as_they_were(names: Names) -> None:
     router = Router(names)
     names.put("old", "decoy", "llama", namespace="evil")
@@ -435,7 +450,8 @@ def test_nobody_loses_a_recorded_name_without_giving_it_up(events: list[Any]) ->
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.sets(st.sampled_from("xyz"))), max_size=8))
 def test_records_that_change_are_the_records_that_are_read_whole(steps: list[dict[str, set[str]]]) -> None:
-    followed = HeldNames()
+    """But for records that are not there any more, which stay as they were."""
+    followed, kept = HeldNames(), dict[str, model_names.NameRecord]()
     for number, step in enumerate(steps):
         records = tuple(
             model_names.NameRecord(Key(HOME, space), "", space, {digest(name): f"{number % 2}" for name in names})
@@ -444,7 +460,8 @@ def test_records_that_change_are_the_records_that_are_read_whole(steps: list[dic
         before = {name: dict(followed.since(name)) for name in "xyz"}
         differing = followed.update(records, ())
         whole = HeldNames()
-        whole.update(records, ())
+        kept |= {record.namespace: record for record in records}
+        whole.update(tuple(kept.values()), ())
         for name in "xyz":
             assert followed.since(name) == whole.since(name)
             assert differing is not None
