@@ -129,7 +129,7 @@ def host(of: RoutedService, name: str, settings: IngressSettings, domain: str) -
 
 def additional_hosts(found: str, domain: str, additional: Sequence[str]) -> list[str]:
     """The same host in each further domain; of one that is in no domain that is known, none."""
-    known = next((one for one in (*additional, domain) if found.endswith(f".{one}")), None)
+    known = max((one for one in (*additional, domain) if found.endswith(f".{one}")), key=len, default=None)
     if known is None:
         return []
     stem = found.removesuffix(f".{known}")
@@ -167,7 +167,8 @@ def _its_own(
     remedy = f"have the namespace as a part of its own in it, or have {ALLOW}: {HOSTS} put on Namespace {of.namespace}"
     domains = (settings.ingress_domain, *settings.additional_ingress_domains)
     for one in hosts:
-        domain = next((known for known in domains if f".{one}".endswith(f".{known}")), "")
+        # Of domains in one another the longest: NAMESPACE.INNER.OUTER has the namespace before INNER.OUTER.
+        domain = max((known for known in domains if f".{one}".endswith(f".{known}")), key=len, default="")
         parts = one.removesuffix(domain).rstrip(".").split(".")
         if of.namespace not in (parts[-1:] if domain else parts):
             problem = f"host {one} could be somebody else's"

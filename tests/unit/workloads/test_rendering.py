@@ -20,9 +20,12 @@ from service_cases import CASES, GOLDEN, rendered, written
 
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.cli.services import CURRENT, outcome
+from modelyard.objects import Namespace
 from modelyard.workloads import Refused, Rendered, canonical
 from modelyard.workloads.merge import merge
-from modelyard.workloads.routes import additional_hosts
+from modelyard.workloads.routes import Backend, RoutedService, Routes, additional_hosts, overridden, routed
+from modelyard.workloads.settings import IngressSettings, ServingSettings
+from modelyard.workloads.values import Abilities, Refusal
 
 CORE = ("v1", "apps/v1", "autoscaling/v2", "policy/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1")
 STRICT = "kubernetes-json-schema/v1.37.0-local-strict"
@@ -518,6 +521,23 @@ def test_a_service_chooses_no_host_or_path_of_others(chosen: dict[str, str], mes
     result = changed("ingress", annotated(**chosen))
     assert (message in str(result)) if message else isinstance(result, Rendered)
     assert isinstance(changed("ingress", annotated(**chosen), allow="hosts"), Rendered)
+
+
+def test_in_a_domain_of_another_domain_the_namespace_comes_last_too() -> None:
+    """Else namespace ``models`` could take hosts of any other: NAME.OTHER.models.example.com ends in ``models``."""
+    theirs = IngressSettings(
+        ingressDomain="example.com", additionalIngressDomains=["models.example.com"], disableIngressCreation=False
+    )
+    backends, settings = {"engine": Backend("engine", "chat-engine", 80)}, ServingSettings(ingress=theirs)
+    annotations = {"ome.io/ingress-domain-template": "chat.shop.models.example.com"}
+
+    def route(namespace: str) -> Routes:
+        of, abilities = RoutedService("chat", namespace, {}, annotations), Abilities(settings=settings)
+        return routed(of, backends, overridden(theirs, annotations), Namespace(namespace), abilities, {}, False)
+
+    assert route("shop").url == "http://chat.shop.models.example.com"
+    with pytest.raises(Refusal, match=r"host chat\.shop\.models\.example\.com could be somebody else's"):
+        route("models")
 
 
 def test_credentials_of_the_cluster_go_only_where_an_administrator_sends_them() -> None:
