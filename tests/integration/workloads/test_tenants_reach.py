@@ -141,18 +141,23 @@ def new_form(runtime: str) -> dict[str, Any]:
     return {"spec": wanted, "runtime": {"kind": "ClusterServingRuntime", "name": runtime, "spec": spec}}
 
 
-@pytest.mark.parametrize("form", ["rendered", "inputs"])
-async def test_a_forged_rollback_gives_a_tenant_no_rights(
-    control_plane_cluster: Cluster, tenant: Cluster, namespace: str, fleets: Any, form: str
-) -> None:
-    """The tenant forges a ControllerRevision, the status that names it, and since when its update has failed."""
-    cluster = control_plane_cluster
+async def let_forge(cluster: Cluster, namespace: str) -> None:
+    """Give the tenant more than ``admin`` has: ControllerRevisions, services, and their statuses."""
     about = {"name": "forger", "namespace": namespace}
     await cluster.apply({"apiVersion": RBAC, "kind": "Role", "metadata": about, "rules": FORGERY})
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "forger"}
     subjects = [{"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}]
     binding = {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": about, "roleRef": reference, "subjects": subjects}
     await cluster.apply(binding)
+
+
+@pytest.mark.parametrize("form", ["rendered", "inputs"])
+async def test_a_forged_rollback_gives_a_tenant_no_rights(
+    control_plane_cluster: Cluster, tenant: Cluster, namespace: str, fleets: Any, form: str
+) -> None:
+    """The tenant forges a ControllerRevision, the status that names it, and since when its update has failed."""
+    cluster = control_plane_cluster
+    await let_forge(cluster, namespace)
 
     async def roll_out() -> None:
         plans = await look(cluster, fleets.kinds, [namespace])
@@ -185,3 +190,57 @@ async def test_a_forged_rollback_gives_a_tenant_no_rights(
     (latest,) = [c for c in stored["status"]["conditions"] if c["type"] == "LatestDeploymentReady"]
     assert latest["status"] == "False"
     assert ("cannot be rolled back" in latest["message"]) == (form == "inputs")
+
+
+async def test_a_service_that_flips_with_canaries_and_forged_records_stays_within_bounds(
+    control_plane_cluster: Cluster, tenant: Cluster, namespace: str, fleets: Any
+) -> None:
+    """Each edit comes with the shortest deadlines, a canary, a forged status, and forged revisions."""
+    cluster = control_plane_cluster
+    await let_forge(cluster, namespace)
+    await fleets.make(namespace)
+    shortest = {
+        "modelyard.dev/progress-deadline-seconds": "0",
+        "modelyard.dev/gate": "{windowSeconds: 0.001, requests: 0, promServerAddress: 'http://169.254.169.254'}",
+    }
+    for number in range(8):
+        runner = {"name": "ome-container", "image": f"example.invalid/engine:{number % 2}"}
+        engine = {"runner": runner, "canaryTrafficPercent": 99 - number, "minReplicas": 1}
+        patch = {"metadata": {"annotations": shortest}, "spec": {"engine": engine}}
+        service = await tenant.merge_patch(INFERENCE_SERVICES, "chat", patch, namespace)
+        owner = {"apiVersion": "ome.io/v1beta1", "kind": "InferenceService", "name": "chat", "controller": True}
+        for copy in range(5):
+            text = canonical({**new_form(fleets.home), "copy": f"{number}-{copy}"})
+            name = f"chat-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+            metadata = {
+                "name": name,
+                "labels": {"ome.io/inferenceservice": "chat"},
+                "ownerReferences": [{**owner, "uid": service["metadata"]["uid"]}],
+            }
+            body = {"metadata": metadata, "data": {"inputs": text}, "revision": number}
+            await tenant.create(CONTROLLER_REVISIONS, body, namespace)
+        notes = {
+            "modelyard.dev/good": name,
+            "modelyard.dev/returned": "forged",
+            "modelyard.dev/compared": "forged",
+            "modelyard.dev/since": "2020-01-01T00:00:00Z",
+        }
+        await tenant.merge_patch(INFERENCE_SERVICES, "chat", {"status": {"annotations": notes}}, namespace, "status")
+        for _ in range(2):
+            plans = await look(cluster, fleets.kinds, [namespace])
+            await carry_out(cluster, plans.values(), Fence())
+        deployments = await cluster.list(DEPLOYMENTS, namespace)
+        assert {one["metadata"]["name"] for one in deployments} <= {"chat-engine", "chat-engine-canary"}
+        for one in deployments:
+            for container in one["spec"]["template"]["spec"]["containers"]:
+                assert container["image"].startswith("example.invalid/engine:")
+                assert "privileged" not in (container.get("securityContext") or {})
+        for kind in (ROLES, ROLE_BINDINGS):
+            assert not [
+                one for one in await cluster.list(kind, namespace) if one["metadata"]["name"].startswith("chat")
+            ]
+    for _ in range(3):
+        plans = await look(cluster, fleets.kinds, [namespace])
+        await carry_out(cluster, plans.values(), Fence())
+    left = [one["metadata"]["name"] for one in await cluster.list(CONTROLLER_REVISIONS, namespace)]
+    assert len([name for name in left if name.startswith("chat-")]) <= 2
