@@ -381,6 +381,7 @@ async def test_what_a_child_owns_goes_through_that_child_and_nobody_elses_does(o
     between = await objects.find("between")
     assert between is not None
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "between", "uid": between["metadata"]["uid"]}
+    owner["controller"] = True
     found = {}
     for name, owners in (("below", [owner]), ("stranger", [])):
         body = {"metadata": {"name": name, "ownerReferences": owners}}
