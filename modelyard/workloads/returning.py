@@ -78,6 +78,8 @@ class StoredRevision(NamedTuple):
     uid: str
     owner: str
     text: str
+    deleting: bool = False
+    """Whether it is on its way out; a finalizer may keep it for ever."""
 
     def inputs(self) -> dict[str, Any]:
         """Return what the revision was rendered from, as its text says; empty where that is no object."""
@@ -110,7 +112,9 @@ def _stored(obj: Object) -> StoredRevision | None:
         return None  # a StatefulSet's
     text = data.get(_DATA)
     is_intact = isinstance(text, str) and len(text) <= MAX_TEXT and key.name.endswith(f"-{_hash(text)}")
-    return StoredRevision(key, obj["metadata"]["uid"], owner.uid, str(text) if is_intact else "")
+    metadata = obj["metadata"]
+    deleting = bool(metadata.get("deletionTimestamp"))
+    return StoredRevision(key, metadata["uid"], owner.uid, str(text) if is_intact else "", deleting)
 
 
 def _owner(one: StoredRevision) -> tuple[str, ...]:
@@ -194,8 +198,8 @@ def kept(
     found = world[CONTROLLER_REVISIONS].by("owner", service.subject.uid)
     there = [one for one in found if one.key.namespace == service.key.namespace]
     stay = {good, *([new.name] if new is not None else ())}
-    others = tuple(Child(CONTROLLER_REVISIONS, one.key, one.uid) for one in there if one.key.name not in stay)
-    others = others[:MAX_DELETED]
+    superseded = [one for one in there if one.key.name not in stay and not one.deleting]
+    others = tuple(Child(CONTROLLER_REVISIONS, one.key, one.uid) for one in superseded[:MAX_DELETED])
     if new is None or not new.text or any(one.key.name == new.name and one.text for one in there):
         return (), others
     return (new.manifest(service, labels),), others

@@ -339,3 +339,29 @@ def test_what_a_tenant_writes_of_its_claim_makes_nobody_remove_anything() -> Non
         for job in cluster.jobs().values():
             assert cluster.task(job)["purpose"] == "fetch"
             cluster.end(job)
+
+
+def test_a_job_of_a_model_that_was_removed_by_force_does_not_keep_the_next_from_its_files() -> None:
+    """The tenant took the finalizer off, and the Job in the controller's namespace is nobody's."""
+    cluster = Cluster("a")
+    first = cluster.put("BaseModel", model("m", "chat"))
+    for _ in range(5):
+        cluster.step(first)
+    (left,) = cluster.jobs("fetch").values()
+    later = model("m", "chat")
+    later["metadata"]["uid"] = "uid-later"
+    cluster.put("BaseModel", later)
+    cluster.settle(later)
+    (job,) = cluster.jobs("fetch").values()
+    assert job["metadata"]["name"] != left["metadata"]["name"]
+    assert cluster.task(job)["uid"] == "uid-later"
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[arguments.index("--uid") + 1] == "uid-later", "by which the node knows that it is another one"
+
+
+def test_what_a_cluster_s_administrator_delivers_is_known_by_its_name() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model("m"))
+    cluster.settle(obj)
+    (job,) = cluster.jobs("fetch").values()
+    assert "--uid" not in job["spec"]["template"]["spec"]["containers"][0]["args"]

@@ -209,6 +209,24 @@ def test_hundreds_of_forged_revisions_are_deleted_a_few_at_a_time() -> None:
     assert len(plan.delete) == MAX_DELETED
 
 
+def test_forged_revisions_with_finalizers_of_the_tenant_leave_nothing_to_do() -> None:
+    """They never go, and neither keep others from being deleted nor have runs started without end."""
+    fleet = serving()
+    names = [fleet.forge_revision({"spec": SPEC, "labels": {"n": str(number)}}) for number in range(MAX_DELETED + 5)]
+    for name in sorted(names)[:MAX_DELETED]:
+        metadata = fleet.objects["ControllerRevision", "shop", name]["metadata"]
+        metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/never"]}
+    plan = fleet.look()
+    assert plan is not None
+    assert {child.key.name for child in plan.delete} <= set(sorted(names)[MAX_DELETED:])
+    assert len(plan.delete) >= 4
+    for name in sorted(names)[MAX_DELETED:]:
+        del fleet.objects["ControllerRevision", "shop", name]
+    fleet.settle()
+    plan = fleet.look()
+    assert plan is None or not plan.acts
+
+
 def changed(fleet: Fleet, runner: dict[str, Any]) -> None:
     """Another spec of the runtime of the cluster."""
     fleet.runtime(engineConfig={"runner": runner})
