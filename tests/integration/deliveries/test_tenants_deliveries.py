@@ -150,7 +150,7 @@ async def test_listings_without_end_and_files_without_number_hold_up_no_neighbou
     await models.cluster.merge_patch(CONFIG_MAPS, CONFIG_MAP, narrow, models.home)
     hub.endless = "same"
     try:
-        storage = {"parameters": {"endpoint": s3.meta.endpoint_url, "region": "us-east-1"}, "key": "s3"}
+        storage: dict[str, Any] = {"parameters": {"endpoint": s3.meta.endpoint_url, "region": "us-east-1"}, "key": "s3"}
         for each in (evil, victim):
             await each.cluster.create(SECRETS, {"metadata": {"name": "s3"}, "stringData": S3_SECRET}, each.namespace)
         await evil.make("endless", "hf://endless/model")
