@@ -143,7 +143,8 @@ def overloaded(why: object) -> ErrorAnswer:
 def limited(refused: OverBudget) -> ErrorAnswer:
     """429: beyond a budget of the route."""
     after = None if refused.retry_after is None else max(1, math.ceil(refused.retry_after))
-    text = f"{refused.kind} token rate limit exceeded"
+    remedy = "the prompt is larger than the whole budget; shorten it" if after is None else f"try again in {after} s"
+    text = f"{refused.kind} token rate limit exceeded: {remedy}"
     return ErrorAnswer(429, text, f"{refused.kind}_rate_limit", "rate_limit_error", "rate_limit_exceeded", None, after)
 
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from modelyard.objects import Key, Pod
 from modelyard.objects.documents import cut, shown
 from modelyard.resources.networking import MINDIE
+from modelyard.routing.model_names import BINDINGS
 from modelyard.routing.objects import Route, Server
 from modelyard.routing.sharing import redis_url
 
@@ -96,19 +97,21 @@ def own_conflict(route: Route, name: str, first: Route) -> NameConflict:
         text = f"{shown(name)} is the model of {first.key}, so that it is never taken for an adapter of this route"
     else:
         text = f"{shown(name)} belongs to {first.key}, which is older and comes first"
-    return NameConflict(NAME_IN_USE, text)
+    return NameConflict(NAME_IN_USE, f"{text}; choose another name, or delete one of the two routes")
 
 
 def held_elsewhere(name: str, holder: str, first: Key | None) -> NameConflict:
     """Another namespace has had the name for longer; ``first`` is its route, where that is known."""
     by = str(first) if first is not None else f"namespace {holder}"
-    return NameConflict(NAME_IN_USE, f"{shown(name)} is held by {by}, and requests for it do not come to this route")
+    remedy = "choose another name, or have an administrator bind this one to your namespace"
+    return NameConflict(NAME_IN_USE, f"{shown(name)} is held by {by}, which gets all requests for it; {remedy}")
 
 
 def reserved(name: str, bound: Iterable[str]) -> NameConflict:
     """An administrator has bound the name to other namespaces."""
     spaces = _some(sorted(bound))
-    return NameConflict(NAME_RESERVED, f"{shown(name)} is bound by an administrator to namespace {spaces}; rename it")
+    text = f"{shown(name)} is bound by an administrator to namespace {spaces}"
+    return NameConflict(NAME_RESERVED, f"{text}; choose another name, or have ConfigMap {BINDINGS} changed")
 
 
 def not_recorded(name: str, namespace: str, most: int) -> NameConflict:

@@ -328,9 +328,9 @@ class NameHolder(NamedTuple):
     """Namespaces with the name that do not hold it."""
 
     def lines(self) -> Iterator[str]:
-        """Yield sentences, where there is more to say than the name of the only claimant."""
-        bound = f"bound by an administrator to {', '.join(sorted(self.bound)) or 'no namespace'}" if self.bound else ""
-        if self.claims or bound:
+        """Yield sentences; none for a name that no namespace has and no binding names."""
+        bound = f"bound by an administrator to {', '.join(sorted(self.bound))}" if self.bound else ""
+        if self.namespace or self.claims or bound:
             since = f"held since {self.since}" if self.since else "not recorded yet"
             holder = (
                 f"the name belongs to namespace {self.namespace} ({since})" if self.namespace else "nobody holds it"

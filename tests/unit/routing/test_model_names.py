@@ -245,7 +245,8 @@ def test_a_binding_of_the_administrator_comes_before_who_holds_a_name(names: Nam
     everywhere(names, "llama", "acme", running)
     assert names.conflicts("chat") == (
         "ModelNameReserved",
-        "'llama' is bound by an administrator to namespace acme; rename it",
+        "'llama' is bound by an administrator to namespace acme; choose another name, or have ConfigMap"
+        f" {model_names.BINDINGS} changed",
     )
     everywhere(names, "sql", "shop", running)
     names.put("bad", "acme/chat", "x-base", namespace="evil")
@@ -394,7 +395,9 @@ def test_explain_says_who_holds_a_name(names: Names) -> None:
     assert refused == "no requests for it go to the routes of evil"
     names.bind(acme="llama")
     assert next(Router(names).fleet.holding("llama").lines()) == "nobody holds it; bound by an administrator to acme"
-    assert list(Router(names).fleet.holding("sql").lines()) == []
+    (alone,) = Router(names).fleet.holding("sql").lines()
+    assert alone.startswith("the name belongs to namespace shop (held since "), "also where no other claims it"
+    assert list(Router(names).fleet.holding("nobodys").lines()) == []
 
 
 _EVENTS = st.lists(

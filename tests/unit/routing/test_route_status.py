@@ -105,14 +105,15 @@ def test_a_server_of_another_namespace_is_not_found() -> None:
     assert told(a_route(), a_server(namespace="bank"))["ResolvedRefs"] == ("False", "ModelServerNotFound")
 
 
+HELD = "which gets all requests for it; choose another name, or have an administrator bind this one to your namespace"
+OWN = "choose another name, or delete one of the two routes"
+
+
 def test_the_older_of_two_routes_with_one_model_wins_across_namespaces() -> None:
     older, younger = a_route("z", age=2, namespace="bank"), a_route("a", age=1)
     assert told(older, younger)["Conflicted"] == ("False", "NoConflicts")
     assert told(younger, older)["Conflicted"] == ("True", "ModelNameInUse")
-    assert (
-        message("Conflicted", younger, older)
-        == "'llama' is held by bank/z, and requests for it do not come to this route"
-    )
+    assert message("Conflicted", younger, older) == f"'llama' is held by bank/z, {HELD}"
 
 
 def test_of_two_routes_of_one_age_the_first_by_namespace_and_name_wins() -> None:
@@ -126,10 +127,7 @@ def test_a_model_name_of_another_namespace_takes_none_from_an_older_adapter() ->
     thief = a_route("thief", age=1, namespace="hostile")
     assert told(adapter, thief)["Conflicted"] == ("False", "NoConflicts")
     assert told(thief, adapter)["Conflicted"] == ("True", "ModelNameInUse")
-    assert (
-        message("Conflicted", thief, adapter)
-        == "'llama' is held by shop/adapter, and requests for it do not come to this route"
-    )
+    assert message("Conflicted", thief, adapter) == f"'llama' is held by shop/adapter, {HELD}"
 
 
 def test_a_model_name_takes_requests_from_an_older_adapter_of_that_name() -> None:
@@ -137,14 +135,14 @@ def test_a_model_name_takes_requests_from_an_older_adapter_of_that_name() -> Non
     assert told(model, adapter)["Conflicted"] == ("False", "NoConflicts")
     assert told(adapter, model)["Conflicted"] == ("True", "ModelNameInUse")
     assert message("Conflicted", adapter, model) == (
-        "'llama' is the model of shop/model, so that it is never taken for an adapter of this route"
+        f"'llama' is the model of shop/model, so that it is never taken for an adapter of this route; {OWN}"
     )
 
 
 def test_two_routes_with_one_adapter_conflict() -> None:
     older, younger = a_route("old", "a", age=2, adapters=("x",)), a_route("new", "b", age=1, adapters=("y", "x"))
     assert told(older, younger)["Conflicted"] == ("False", "NoConflicts")
-    assert message("Conflicted", younger, older) == "'x' belongs to shop/old, which is older and comes first"
+    assert message("Conflicted", younger, older) == f"'x' belongs to shop/old, which is older and comes first; {OWN}"
 
 
 def test_a_route_that_is_not_served_keeps_no_name_from_others() -> None:
