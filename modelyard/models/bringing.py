@@ -254,6 +254,8 @@ def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered, n
     waits = (pod is not None and pod.phase == "Running") or now < job.created + STARTING
     if pod is None or (not pod.node and not pod.waiting):
         reason, message = "Pending", "its Job has no pod on the node yet"
+    elif pod.report:  # for people, not as the program wrote it; the Job ends in a moment
+        reason, message = "Marking", "its pod has ended, and its result is read next"
     elif pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
         reason, message = pod.waiting, pod.message
     elif pod.phase == "Pending":

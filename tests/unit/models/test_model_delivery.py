@@ -67,6 +67,19 @@ def test_a_model_comes_onto_every_node_and_says_so() -> None:
     assert not last.awaits
 
 
+def test_the_report_of_a_pod_is_not_shown_before_its_job_ends() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    cluster.settle(obj)
+    (job,) = cluster.jobs("fetch").values()
+    cluster.end(job, revision="abc", bytes=10, files=2)
+    job["status"] = {}
+    cluster.settle(obj)
+    assert condition(obj, "Downloaded") == ("False", "Marking")
+    (message,) = {c["message"] for c in obj["status"]["conditions"] if c["type"] == "Downloaded"}
+    assert message == "a: its pod has ended, and its result is read next"
+
+
 def test_while_its_flow_run_is_queued_the_status_says_so() -> None:
     cluster = Cluster("a", "b")
     obj = cluster.put("ClusterBaseModel", model())
