@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from prefect.client.orchestration import PrefectClient
 
-from modelyard.reconcile.run_limits import PLACES
-from tasks.run_load import RUNS
+from modelyard.reconcile.run_limits import PLACES, RUNS
 
 
 class Queue(NamedTuple):

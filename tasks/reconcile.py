@@ -31,8 +31,8 @@ from modelyard.reconcile.dispatch import (
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.reconciler import Reconciler
 from modelyard.reconcile.report import TickReport
-from modelyard.reconcile.run_limits import RunLoad
-from tasks.run_load import CALL_TIMEOUT, RUNS, read_deployments, read_load
+from modelyard.reconcile.run_limits import RUNS, RunLoad
+from tasks.run_load import CALL_TIMEOUT, read_deployments, read_load
 from tasks.stage import STAGE, Handle
 
 LOOK_UP_TIMEOUT = 60.0

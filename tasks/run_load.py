@@ -19,12 +19,10 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
-from modelyard.reconcile.run_limits import PLACES, ActiveRun, RunLimits, RunLoad
+from modelyard.reconcile.run_limits import PLACES, RUNS, ActiveRun, RunLimits, RunLoad
 
 CALL_TIMEOUT = 5.0
 """Seconds that one call of the Prefect API may take."""
-RUNS = "runs"
-"""Work queue of the runs that the reconcile shift creates, and of no others (``deployments/queues.py``)."""
 PAGE = 200
 """Runs that the Prefect API returns at a time."""
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from modelyard.objects.documents import cut
 from modelyard.reconcile.plan import Plan, Ref, Subject
-from modelyard.reconcile.run_limits import RunAdmission, RunLoad
+from modelyard.reconcile.run_limits import RUNS, RunAdmission, RunLoad
 from modelyard.reconcile.status import LONGEST_MESSAGE, timestamp
 from modelyard.reconcile.status import is_due as is_status_due
 
@@ -207,7 +207,8 @@ def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: fl
         return f"{ended}; the next is started at {timestamp(again)}"
     if run.queued is None or now - run.queued < EXPECTED_START:
         return ""
-    return f"waiting since {timestamp(run.queued)} for {name} to start; check that a worker runs and has a free slot"
+    remedy = f"check that a worker runs, and that work queue {RUNS} has a free place"
+    return f"waiting since {timestamp(run.queued)} for {name} to start; {remedy}"
 
 
 def with_awaited_run(plan: Plan, text: str, now: float) -> Plan:

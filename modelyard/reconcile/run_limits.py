@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+RUNS = "runs"
+"""Work queue of the runs that the reconcile shift creates, and of no others (``deployments/queues.py``)."""
 PLACES = 5
 """Runs that are carried out at a time, where the work queue has no concurrency limit."""
 

@@ -41,9 +41,9 @@ from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.dispatch import Acting, Claim
 from modelyard.reconcile.plan import CLAIM
 from modelyard.reconcile.reconciler import Registered
+from modelyard.reconcile.run_limits import RUNS
 from modelyard.routing.objects import SERVERS
 from tasks.reconcile import RunsUnknown
-from tasks.run_load import RUNS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -9,8 +9,7 @@ from deployments.command import LIMIT
 from deployments.pool import STANDING
 from deployments.queues import QUEUES
 from flows.reconcile import lifecycles
-from modelyard.reconcile.run_limits import PLACES
-from tasks.run_load import RUNS
+from modelyard.reconcile.run_limits import PLACES, RUNS
 
 DECLARED = {queue.name: queue for queue in QUEUES}
 

@@ -160,7 +160,7 @@ ACTING = Acting("deliver/deliver")
 QUEUED = RunFate(None, queued=NOW - 150, name="BaseModel shop/a")
 SAYS = (
     "waiting since 2027-01-15T07:57:30Z for flow run 'BaseModel shop/a' of deliver/deliver to start; check that a"
-    " worker runs and has a free slot"
+    " worker runs, and that work queue runs has a free place"
 )
 
 
