@@ -16,14 +16,16 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from fleet_fixture import eventually
 from install_manifests import CONTROLLER_NAMESPACE, FOLDER, documents, install_roles, resources
 
 from modelyard.autoscaling.live import observe
 from modelyard.cluster import NAMESPACES, Cluster
+from modelyard.cluster.transport import ApiRequest
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
 from modelyard.objects import parse
-from modelyard.resources import VariantAutoscaling
+from modelyard.resources import KINDS, VariantAutoscaling
 from modelyard.router.settings import RouterSettings
 
 pytestmark = pytest.mark.integration
@@ -240,6 +242,44 @@ def test_every_file_of_the_folder_is_installed_or_a_choice_or_an_example() -> No
     assert files == {*resources(), "kustomization.yaml", "rbac-namespaced.yaml", "monitoring.yaml", "router.yaml"}
     for path in (FOLDER / "examples").glob("*.yaml"):
         assert all(document["kind"] for document in yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+async def test_the_example_tenant_writes_the_kinds_of_its_namespace_and_nothing_else(
+    control_plane_cluster: Cluster, roles_installed: None, namespace: str
+) -> None:
+    role, *others = documents("examples/tenant.yaml")
+    allowed = {(rule["apiGroups"][0], plural) for rule in role["rules"] for plural in rule["resources"]}
+    assert allowed == {(kind.group, kind.plural) for kind in KINDS.values() if kind.namespaced}
+    await control_plane_cluster.apply(role)
+    for document in others:
+        if document["kind"] != "Namespace":
+            document["metadata"]["namespace"] = namespace
+            await control_plane_cluster.apply(document)
+
+    async def may(group: str, resource: str, where: str, subresource: str = "") -> bool:
+        attributes = {
+            "group": group, "resource": resource, "namespace": where, "subresource": subresource, "verb": "patch",
+        }  # fmt: skip
+        body = {
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {"user": "alice", "groups": ["acme"], "resourceAttributes": attributes},
+        }  # fmt: skip
+        request = ApiRequest(
+            "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", "request", "review", body=body
+        )
+        return bool((await control_plane_cluster.transport.json(request))["status"]["allowed"])
+
+    async def in_force() -> bool:
+        return await may("ome.io", "basemodels", namespace) and await may("", "configmaps", namespace)
+
+    await eventually(in_force, "the rights of the tenant")
+    for kind in KINDS.values():
+        assert await may(kind.group, kind.plural, namespace) == kind.namespaced
+        assert not await may(kind.group, kind.plural, namespace, "status")
+        assert not await may(kind.group, kind.plural, CONTROLLER_NAMESPACE)
+    assert not await may("", "configmaps", CONTROLLER_NAMESPACE)
+    assert not await may("", "namespaces", namespace)
+    assert not await may("", "pods", namespace, "status")
 
 
 async def test_the_namespace_is_the_controllers_default(control_plane_cluster: Cluster, roles_installed: None) -> None:
