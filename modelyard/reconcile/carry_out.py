@@ -52,6 +52,11 @@ log = logging.getLogger(__name__)
 CONCURRENCY = 16
 MOST_PLANS = 500
 """Plans of one namespace that are carried out at a time. What is left is still to be written at the next look."""
+MOST_DEEDS = 100
+"""Marks of one plan that are carried out at a time, and deletions; the rest follows at the next look.
+
+A tenant can forge any number of children, and a tick, or a run that objects share, waits for all of its plans.
+"""
 LONGEST_FAILURE = 2000
 """Characters of what failed that are kept with an object."""
 LONGEST_NAME = 253
@@ -100,6 +105,12 @@ async def carry_out(cluster: Cluster, plans: Iterable[Plan], fence: Fence) -> Ou
     return outcome
 
 
+async def note_failure(cluster: Cluster, plan: Plan, why: str, fence: Fence) -> None:
+    """Keep with the plan's object what could not be done for it. Raises ``NotTheWriter``."""
+    if plan.noted:
+        await _CarryOut(cluster, plan, fence, Outcome()).note_failure(why)
+
+
 def is_gone(error: ClusterError) -> bool:
     """Whether a write that names the object's uid failed because that object is not there any more.
 
@@ -140,20 +151,23 @@ class _CarryOut:
                 await self._still_wanted()
             if plan.fill:
                 await self._fill()
-            for mark in plan.marks:
+            marks, deleted = plan.marks[:MOST_DEEDS], plan.delete[:MOST_DEEDS]
+            for mark in marks:
                 await self._mark(mark)
             for manifest in plan.apply:
                 await self._apply(manifest)
             for hand_over in plan.hand_over:
                 await self._hand_over(hand_over)
-            for child in plan.delete:
+            for child in deleted:
                 await self._delete(child)
             for scale in plan.scales:
                 try:
                     await self._scale(scale)
                 except ClusterError as error:  # the other workloads' shares are still right
                     self._fail(str(error))
-            if plan.finalizer is False:
+            if left := len(plan.marks) + len(plan.delete) - len(marks) - len(deleted):
+                self._skip(f"{counted(left, 'mark or deletion', 'marks and deletions')} follow at the next look")
+            elif plan.finalizer is False:
                 await self._finalize(False)
         except _Stop:
             pass
@@ -165,12 +179,12 @@ class _CarryOut:
             self._fail(f"{type(error).__name__}: {error}")
             log.exception("%s", self.subject.ref)
         if self.plan.noted and (why := self.outcome.errors.get(self.subject.ref)):
-            await self._note_failure(cut(printable(why), LONGEST_FAILURE))
+            await self.note_failure(why)
 
-    async def _note_failure(self, why: str) -> None:
-        if why == self.subject.failed:
+    async def note_failure(self, text: str) -> None:
+        why, subject = cut(printable(text), LONGEST_FAILURE), self.subject
+        if why == subject.failed:
             return
-        subject = self.subject
         note = {"metadata": {"uid": subject.uid, "annotations": {FAILED: f"{subject.generation} {why}"}}}
         try:
             await self._patch(note)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
-from modelyard.reconcile.carry_out import Outcome, carry_out
+from modelyard.reconcile.carry_out import MOST_DEEDS, Outcome, carry_out
 from modelyard.reconcile.dispatch import LONGEST_PAUSE, Acting, RunFate, Start, is_free, pause_after
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.mirror import Mirror
@@ -150,7 +150,7 @@ def shares(
     ordered, _ = in_turn(own, lambda plan: plan.subject.key.namespace, MOST_CARRIED_OUT)
     chosen, changes = set[Ref](), 0
     for plan in ordered:
-        changes += 1 + len(plan.deeds)
+        changes += 1 + min(len(plan.marks), MOST_DEEDS) + min(len(plan.delete), MOST_DEEDS)
         if chosen and changes > MOST_CHANGES:
             break
         chosen.add(plan.subject.ref)
