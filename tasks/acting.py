@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -31,7 +30,8 @@ async def stay(
 ) -> Acted:
     """Have the objects' plans carried out; until then (a monotonic clock's reading) again, while something is left."""
     while True:
-        acted = await act(cluster, lifecycle, keys, run, PATIENCE if until is None else math.inf)
+        patience = PATIENCE if until is None else max(0.0, until - time.monotonic())
+        acted = await act(cluster, lifecycle, keys, run, patience)
         if until is None or time.monotonic() + AGAIN >= until or not await left(acted):
             return acted
         await asyncio.sleep(AGAIN)

@@ -11,13 +11,14 @@ import logging
 import math
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from modelyard.cluster import Cluster
 from modelyard.objects import Key, ResourceType
-from modelyard.reconcile.carry_out import Outcome, carry_out
-from modelyard.reconcile.dispatch import Claim
+from modelyard.reconcile.carry_out import Outcome, carry_out, note_failure
+from modelyard.reconcile.dispatch import Claim, fingerprint
 from modelyard.reconcile.fence import NotTheWriter, RunFence
 from modelyard.reconcile.look_ups import SecretLookUps
 from modelyard.reconcile.mirror import Mirror, Store
@@ -29,10 +30,17 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Times in a row that an object's writes may fail before the run leaves it to a later one."""
+NO_EFFECT = (
+    "what is written for it has no effect; is an object of it larger than 256 KiB (annotations count), or changed back?"
+)
 SHORTEST_WAIT = 0.1
 """Seconds between two looks, however fast somebody changes what is looked at."""
 APART = 3
 """Namespaces up to which a run reads each on its own: it wants some twenty kinds in each of them."""
+IN_VAIN = 30.0
+"""Seconds for which a run may do the same for an object: its watches show what was written long before."""
+LOOKS_BEYOND = 50
+"""Looks after its patience in which a run still finds something to write: a tenant may undo for ever what is done."""
 LONGEST_WAIT = 5.0
 """Seconds after which to look again, whatever the watches say: plans may wait for a moment in time."""
 
@@ -51,10 +59,12 @@ async def act(
 ) -> Acted:
     """Carry the plans of these objects out, again and again, until each is settled, lost or given up.
 
-    After ``patience`` seconds it is enough that there is nothing to write.
+    After ``patience`` seconds it is enough that there is nothing to write, or that there is for ``LOOKS_BEYOND`` looks.
+    An object is given up for which the same is done again and again, without an error, for ``IN_VAIN`` seconds.
     Raises ``ClusterError`` when what the lifecycle needs to see cannot be read.
     """
     acted, failures, said = Acted(), dict[Key, int](), Said()
+    repeated, beyond = dict[Key, tuple[str, float]](), 0
     secrets, needs = SecretLookUps(cluster), dict[Key, tuple[Key, ...]]()
     left, end = sorted(set(keys)), time.monotonic() + patience
     spaces = {key.namespace for key in left if key.namespace}
@@ -90,9 +100,19 @@ async def act(
                 failures[key] = failures.get(key, 0) + 1 if outcome.errors else 0
                 if failures[key] == ATTEMPTS:
                     acted.failed[key] = outcome.errors[plan.subject.ref]
+                work, since = repeated.get(key, ("", 0.0))
+                if not plan.deeds or outcome.errors or work != fingerprint(plan):
+                    repeated[key] = fingerprint(plan), time.monotonic()
+                elif time.monotonic() > since + IN_VAIN:
+                    acted.failed[key] = NO_EFFECT
+                    with suppress(NotTheWriter):
+                        await note_failure(cluster, plan, NO_EFFECT, RunFence(cluster, plan.subject, run))
+            repeated = {plan.subject.key: repeated[plan.subject.key] for plan in plans}
             left = [key for key in left if key not in acted.lost and key not in acted.failed]
+            over = time.monotonic() >= end
+            beyond += over
             try:
-                if acted.settled.issuperset(left) or (not plans and time.monotonic() >= end):
+                if acted.settled.issuperset(left) or (over and (not plans or beyond > LOOKS_BEYOND)):
                     return acted
                 await asyncio.sleep(SHORTEST_WAIT)
                 async with asyncio.timeout(LONGEST_WAIT):
