@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from prefect import get_run_logger, task
 from prefect.artifacts import MarkdownArtifact
 
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, Cluster, NotFound
+from modelyard.benchmarks.targets import is_of_namespace
+from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, Cluster, Forbidden, NotFound
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
 from modelyard.objects.documents import MAX_TEXT, cut
+from modelyard.objects.kinds import SERVICES
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.expected import class_targets, expected
 from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
@@ -153,13 +158,15 @@ async def check(on: OnboardRun, seconds: float) -> LoadCheck:
     """What its clients saw: of the load, the share of the replicas that are there."""
     asked, best, here = on.asked, _best(on), on.here
     assert here is not None
-    url = str(here.found.there["InferenceService", asked.name]["status"]["url"]).rstrip("/")
+    url, why = await service_address(on.cluster, here.found.there["InferenceService", asked.name], asked.namespace)
     workload = await on.cluster.get(DEPLOYMENTS, component(asked.name, ENGINE), asked.namespace)
     replicas = max(1, int((workload.get("status") or {}).get("readyReplicas") or 0))
     rate = asked.rate * min(1.0, replicas / best.replicas)
     compression = asked.time_compression
     trace = steady_load(rate, asked.prompt_tokens, asked.output_tokens, seconds * compression)
-    served, why = await _served(url)
+    served: list[str] = []
+    if not why:
+        served, why = await _served(url)
     if why:
         return LoadCheck("checked", rate, replicas, 0.0, 0, 0, 0.0, 0.0, f"{url} cannot be asked from here: {why}")
 
@@ -176,6 +183,31 @@ async def check(on: OnboardRun, seconds: float) -> LoadCheck:
     found = load_check("checked", asked, rate, replicas, trace.duration, columns(await replay.run()))
     get_run_logger().info("%s", found)
     return found
+
+
+async def service_address(cluster: Cluster, service: Mapping[str, Any], namespace: str) -> tuple[str, str]:
+    """Return the URL of an InferenceService, and why the worker must not send anything there; empty where it may.
+
+    Tenants write statuses and Services, and the worker reaches what they do not: other tenants' services, Prefect, the
+    addresses of the cloud. So the URL has to be that of a Service that selects pods of the namespace.
+    """
+    status = service.get("status") or {}
+    inside = status.get("address")
+    offered = [status.get("url"), inside.get("url") if isinstance(inside, Mapping) else None]
+    urls = [url.rstrip("/") for url in offered if isinstance(url, str) and url]
+    url = next((url for url in urls if is_of_namespace(url, namespace)), None)
+    if url is None:
+        return cut((urls or ["its status"])[0], MOST_SAID), f"that is no Service of namespace {namespace}"
+    name = (urlsplit(url).hostname or "").partition(".")[0]
+    try:
+        spec = (await cluster.get(SERVICES, name, namespace)).get("spec") or {}
+    except NotFound:
+        return url, f"there is no Service {namespace}/{name}"
+    except Forbidden:
+        return url, f"Service {namespace}/{name} may not be read; the rights are in rbac-onboarding.yaml"
+    if spec.get("type") == "ExternalName" or not spec.get("selector"):
+        return url, f"Service {namespace}/{name} selects no pods of its namespace"
+    return url, ""
 
 
 async def _served(url: str) -> tuple[list[str], str]:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from modelyard.benchmarks.preflight import check_request_parameters, check_scenario
 from modelyard.benchmarks.settings import BenchmarkSettings
-from modelyard.benchmarks.world import TOKENIZER, EnginePod, Waits, digest
+from modelyard.benchmarks.world import MOST_RUNS, TOKENIZER, EnginePod, Waits, digest
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.uri import HubModel
@@ -32,8 +32,6 @@ from modelyard.workloads.resolution import MODEL, RUNTIME, recorded
 from modelyard.workloads.values import Refusal
 from modelyard.workloads.world import INFERENCE_SERVICES, Offered, StoredService
 
-MOST_RUNS: Final = 100
-"""Runs of one BenchmarkJob: what they measured is kept with the object."""
 LONGEST_RUN: Final = 1440
 """Minutes."""
 LEVELS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -121,7 +119,7 @@ def target(
 
 def _direct(endpoint: Endpoint, tokenizer: str, key: Key, settings: BenchmarkSettings) -> BenchmarkTarget:
     where, url = "spec.endpoint.endpoint", endpoint.url.rstrip("/").removesuffix("/v1")
-    own = _internal(url, key.namespace)
+    own = is_of_namespace(url, key.namespace)
     if not own and (why := settings.hosts.refusal(url, "measured")) is not None:
         remedy = f"or measure a service of namespace {key.namespace}"
         raise Refusal("EndpointNotAllowed", f"{where}.url", why, remedy)
@@ -133,8 +131,8 @@ def _direct(endpoint: Endpoint, tokenizer: str, key: Key, settings: BenchmarkSet
     return BenchmarkTarget(url, url, public, endpoint.api_format, name, tokenizer or name, shared)
 
 
-def _internal(url: str, namespace: str) -> bool:
-    """Whether this is a plain URL of a Service of the namespace."""
+def is_of_namespace(url: str, namespace: str) -> bool:
+    """Return whether this is a plain URL of a Service of the namespace."""
     try:
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")
@@ -170,7 +168,7 @@ def _service(
     address = status.get("address")
     offered = [status.get("url"), address.get("url") if isinstance(address, Mapping) else None]
     urls = [one.rstrip("/") for one in offered if isinstance(one, str) and one]
-    url = next((one for one in urls if _internal(one, service.key.namespace)), None)
+    url = next((one for one in urls if is_of_namespace(one, service.key.namespace)), None)
     if (
         url is None
         and (url := next((one for one in urls if settings.hosts.refusal(one, "measured") is None), None)) is None
@@ -183,7 +181,7 @@ def _service(
     standing += "".join(f", {number} {kind}" for kind, number in replicas.items())
     read, mounted = (tokenizer, None) if tokenizer else _tokenizer(service, kept, key, delivery)
     name = next((one.model for one in engines if one.model), "vllm-model")
-    public = not _internal(url, service.key.namespace) and not settings.hosts.names(url)
+    public = not is_of_namespace(url, service.key.namespace) and not settings.hosts.names(url)
     life = digest(*sorted(one.life for one in pods))
     return BenchmarkTarget(
         str(service.key), url, public, _backend(service), name, read, digest(service.key), standing, life, mounted

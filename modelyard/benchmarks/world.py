@@ -42,6 +42,8 @@ PUBLISHED_FINALIZER: Final = "benchmarkjob.finalizers"
 """That of the described system: nothing needs it, Jobs go with their owner."""
 LABEL, TARGET, WORK = "modelyard.dev/benchmark", "modelyard.dev/benchmark-target", "modelyard.dev/benchmark-run"
 """Labels of a run's Job (the uid of its BenchmarkJob; what it measures, as a hash), and its annotation: which run."""
+MOST_RUNS: Final = 100
+"""Runs of one BenchmarkJob: what they measured is kept with the object."""
 MOST_TOLD = 1000
 """Characters of one message of others that are kept."""
 
@@ -85,7 +87,7 @@ class Memory(_Noted):
     began: Seconds = 0
     ended: Seconds = 0
     results: Text = ""
-    runs: Annotated[tuple[MeasuredRun, ...], Field(max_length=1000)] = ()
+    runs: Annotated[tuple[MeasuredRun, ...], Field(max_length=MOST_RUNS)] = ()
     failing: Failing = Failing()
     failed: Text = ""
 

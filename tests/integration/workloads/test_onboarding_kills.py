@@ -197,4 +197,4 @@ async def test_onboarding_needs_exactly_the_rights_of_the_manifest(
     # What the check under load reads, and what this server does not have: an admission plug-in, a kind of newer peers.
     elsewhere = {("", "configmaps/finalizers", "update")}
     elsewhere |= {("ome.io", "acceleratorclasses", verb) for verb in ("list", "watch")}
-    assert allowed - notes.needed == {("apps", "deployments", "get"), *elsewhere}
+    assert allowed - notes.needed == {("apps", "deployments", "get"), ("", "services", "get"), *elsewhere}

@@ -10,8 +10,8 @@ import pytest
 from benchmark_world import OUTPUT, Benchmarks
 
 from modelyard.benchmarks.series import LARGEST_SPEC
-from modelyard.benchmarks.targets import LEVELS, LONGEST_RUN, MOST_RUNS, SCENARIOS
-from modelyard.benchmarks.world import TOKENIZER
+from modelyard.benchmarks.targets import LEVELS, LONGEST_RUN, SCENARIOS
+from modelyard.benchmarks.world import MOST_RUNS, TOKENIZER
 from modelyard.workloads.model_routes import served_name
 
 DIRECT = {"url": "http://llm.shop:8000/v1", "apiFormat": "openai", "modelName": "org/llama"}
@@ -237,7 +237,17 @@ def test_a_direct_endpoint_that_is_allowed(fleet: Benchmarks, url: str, public: 
     assert (asked.url, asked.public) == (url.removesuffix("/").removesuffix("/v1"), public)
     assert (asked.backend, asked.model, asked.tokenizer) == ("openai", "org/llama", "org/llama")
     assert container(fleet)["image"] == "mine:1"
-    assert container(fleet)["resources"]["requests"] == {"cpu": "1", "memory": "2Gi"}
+    assert container(fleet)["resources"]["requests"] == {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "0"}
+
+
+def test_a_pod_takes_no_more_of_a_nodes_disk_than_an_administrator_allows(fleet: Benchmarks) -> None:
+    """A data set of any size goes there; a full node evicts the pods of others."""
+    more = {"limits": {"ephemeral-storage": "10Ti"}, "requests": {"ephemeral-storage": "1Ti"}}
+    fleet.benchmark(podOverride={"resources": more})
+    fleet.step()
+    resources = container(fleet)["resources"]
+    assert resources["limits"]["ephemeral-storage"] == "20Gi"
+    assert resources["requests"]["ephemeral-storage"] == "0"
 
 
 @pytest.mark.parametrize("tokenizer", ["../etc", "/a/../b", "a b", "$(X)", "x" * 501])
@@ -418,7 +428,7 @@ def test_an_override_is_merged_as_published(fleet: Benchmarks) -> None:
     assert fleet.asked().scenario == "D(100,100)", "what is measured is not for an override to say"
     assert one["envFrom"] == [{"configMapRef": {"name": "more"}}, {"secretRef": {"name": "keys"}}]
     assert {"/tmp", "/scratch"} <= {mount["mountPath"] for mount in one["volumeMounts"]}
-    assert one["resources"]["limits"] == {"cpu": "2", "memory": "4Gi"}
+    assert one["resources"]["limits"] == {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "20Gi"}
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert pod["nodeSelector"]["pool"] == "cpu"
     assert {"extra", "scratch"} <= {volume["name"] for volume in pod["volumes"]}
