@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 THROUGHPUT, PERCENTILES, TREND = "throughput-latency.png", "percentiles.png", "trend.png"
 _COLOURS = ("#5e81ac", "#bf616a", "#a3be8c", "#b48ead", "#d08770", "#2e3440")
+MOST_DRAWN = 12
+"""Scenarios in one picture: more cannot be told apart, and drawing hundreds takes minutes."""
 _STYLES = {"p50": "-", "p95": "--", "p99": ":"}
 
 
@@ -25,6 +27,9 @@ def draw(title: str, found: Sequence[MeasuredRun], folder: Path) -> list[Path]:
     from matplotlib import pyplot
 
     scenarios = [(name, list(runs)) for name, runs in groupby(found, key=lambda run: run.scenario)]
+    if len(scenarios) > MOST_DRAWN:
+        title = f"{title[:60]} (the first {MOST_DRAWN} of {len(scenarios)} scenarios)"
+        del scenarios[MOST_DRAWN:]
     written = []
     for name, width, paint in ((THROUGHPUT, 7.5, _throughput), (PERCENTILES, 12.0, _percentiles)):
         figure = pyplot.figure(figsize=(width, 5), layout="constrained")

@@ -6,6 +6,7 @@ service stayed as it was; and no two loads go to one target at a time, whoever a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -154,7 +155,7 @@ class BenchmarkLook:
     def _refused(self, here: Here, problem: Refused | None) -> tuple[Here, RunDeeds]:
         problem = problem or Refused("InvalidSpec", "spec", "cannot be read", "correct it")
         gone = [_child(one) for one in self._jobs() if one.active and not one.deleting]
-        if self.memory.began:
+        if self.memory.began and not self.memory.ended:
             self.memory = self.memory.model_copy(update={"failed": words(f"{problem}"), "ended": self.now})
         here = replace(here, memory=self.memory, reason=problem.reason, message=str(problem), refused=True)
         return here, RunDeeds(delete=tuple(gone))
@@ -398,27 +399,31 @@ class BenchmarkLook:
 
     # Turns
 
-    def _others(self, key: str) -> list[RunJob]:
+    def _others(self, found: BenchmarkTarget) -> list[RunJob]:
         """Jobs of other BenchmarkJobs that put a load on the same target, and may."""
-        assert self.target is not None
-        place = self.target.service.partition("/")[0]
+        place, mine = found.service.partition("/")[0], self.key.namespace
         spaces = {one.name: one for one in self.world[NAMESPACES].all()}
-        found: list[RunJob] = []
-        for one in self.world[JOBS].by("target", key):
-            theirs = one.key.namespace
-            # Anybody may make a Job that looks like one: it counts only where it could load the target.
-            may = theirs == self.key.namespace or refusal(theirs, place, spaces) is None
-            if one.active and one.owner != self.one.subject.uid and may:
-                found.append(one)
-        return found
+
+        def counts(theirs: str) -> bool:
+            # Anybody may make a Job that looks like one: it counts only where it could load the target. The target's
+            # own namespace waits for none of its guests, whose Jobs may never end.
+            return theirs == mine or (mine != place and refusal(theirs, place, spaces) is None)
+
+        jobs: Iterable[RunJob] = self.world[JOBS].by("target", found.key)
+        return [one for one in jobs if one.active and one.owner != self.one.subject.uid and counts(one.key.namespace)]
 
     def _another_is_first(self, mine: RunJob) -> bool:
-        """Whether two began at once, and this one gives way."""
+        """Whether this one gives way: to one that began before, and a guest to the target's own namespace."""
         assert self.target is not None
-        return any((one.created, one.uid) < (mine.created, mine.uid) for one in self._others(self.target.key))
+        place = self.target.service.partition("/")[0]
+
+        def order(one: RunJob) -> tuple[bool, float, str]:
+            return one.key.namespace != place, one.created, one.uid
+
+        return any(order(one) < order(mine) for one in self._others(self.target))
 
     def _before(self, found: BenchmarkTarget) -> RunJob | None:
-        return next(iter(self._others(found.key)), None)
+        return next(iter(self._others(found)), None)
 
 
 def _child(one: RunJob) -> Child:

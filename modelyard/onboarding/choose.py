@@ -207,6 +207,11 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
     least = asked.min_replicas or 0
     need = Demand(asked.name, 1, asked.rate, (Option(one.runtime, rate, one.cost, one.accelerator, one.count, least),))
     share = cover(need)
+    if (count := share.replicas[one.runtime]) > MOST:
+        problem = (
+            f"{count:.4g} replicas carry the load, of which there may be {MOST}: one carries {rate:.3g} requests/s"
+        )
+        return Assessed(one, speed, problem=problem)
     tokens = rate * asked.output_tokens * 3600
     return Assessed(
         candidate=one,
@@ -214,7 +219,7 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
         rate=rate,
         ttft=ttft,
         itl=itl,
-        replicas=share.replicas[one.runtime],
+        replicas=count,
         cost=share.cost,
         per_million=one.cost / tokens * 1e6,
         doubt=doubt,

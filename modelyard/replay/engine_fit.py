@@ -27,7 +27,10 @@ TIMES = 4
 """How often a load is replayed: which requests come to be computed together is luck."""
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95)
 """Rates, as shares of the highest, at which an engine is looked at to size by."""
-REQUESTS = 600
+REQUESTS, FEWEST_REQUESTS = 600, 32
+"""Requests for which an engine is looked at at each rate: fewer of long answers, which take as many steps."""
+WATCHED_TOKENS = 6e5
+"""Output tokens of the requests at one rate."""
 MOST_ROUNDS = 16
 """Requests of each of those in flight of which more would tell nothing new."""
 MOST_STEPS, MOST_REQUESTS = 3e5, 1e5
@@ -105,8 +108,9 @@ def sizing_profile(
     full = serve(config, point)
     highest = batch / float(np.mean([_seconds(one.ttft, one.itl, output_tokens) for one in full]))
     watched = []
+    requests = int(min(REQUESTS, max(FEWEST_REQUESTS, WATCHED_TOKENS / output_tokens)))
     for share in SHARES:
-        served = serve(config, point._replace(concurrency=1, requests=REQUESTS), rate=share * highest)[REQUESTS // 10 :]
+        served = serve(config, point._replace(concurrency=1, requests=requests), rate=share * highest)[requests // 10 :]
         ttft, itl = (float(np.mean([one[part] for one in served])) for part in (0, 1))
         flying = share * highest * _seconds(ttft, itl, output_tokens)
         if flying <= batch and ttft > 0 and itl > 0:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmark_world import NOW, Benchmarks, run
 
+from modelyard.benchmarks.charts import MOST_DRAWN, PERCENTILES, THROUGHPUT, draw
 from modelyard.benchmarks.series import FIRST_PAUSE, MOST_ANEW, MOST_ATTEMPTS, STARTING
 from modelyard.benchmarks.story import line
-from modelyard.benchmarks.targets import MOST_RUNS
 from modelyard.benchmarks.values import MeasurementReport
-from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
+from modelyard.benchmarks.world import MEMORY, MOST_RUNS, RE_RUN, TOKENIZER, Memory
 from modelyard.reconcile.dispatch import with_awaited_run
 
 LATER = NOW + 3600
@@ -287,6 +288,22 @@ def test_a_forged_job_of_another_namespace_holds_nobody_up(fleet: Benchmarks) ->
     assert {one["metadata"]["namespace"] for one in fleet.jobs()} == {"evil", "shop"}
 
 
+def test_a_guest_that_never_ends_keeps_the_owner_of_a_service_from_nothing(fleet: Benchmarks) -> None:
+    """Forged or not, its Job gives way; and while the owner measures, the guest waits."""
+    fleet.put("Namespace", "shop", metadata={"annotations": {"modelyard.dev/allow-from": "guest"}})
+    fleet.put("Namespace", "guest")
+    fleet.put("PersistentVolumeClaim", "results", "guest", status={"phase": "Bound"})
+    fleet.benchmark("guest", annotations={TOKENIZER: "meta/llama"})
+    for _ in range(3):
+        fleet.carry(fleet.look("bench", "guest"))
+    assert [one["metadata"]["namespace"] for one in fleet.jobs()] == ["guest"]
+    fleet.step()
+    assert {one["metadata"]["namespace"] for one in fleet.jobs()} == {"guest", "shop"}
+    for _ in range(3):
+        fleet.carry(fleet.look("bench", "guest"))
+    assert [one["metadata"]["namespace"] for one in fleet.jobs()] == ["shop"]
+
+
 def test_reports_of_forged_pods_are_not_read(fleet: Benchmarks) -> None:
     fleet.step()
     name = fleet.job()["metadata"]["name"]
@@ -320,6 +337,41 @@ def test_a_memory_with_a_scenario_that_nobody_may_ask_for_is_damaged(fleet: Benc
     fleet.benchmark(annotations={MEMORY: Memory(began=NOW, ended=NOW, runs=(endless,)).model_dump_json()})
     fleet.step()
     assert fleet.here.memory.runs == ()
+
+
+def test_a_memory_with_more_runs_than_anybody_may_ask_for_is_damaged(fleet: Benchmarks) -> None:
+    """To draw several hundred takes half a minute."""
+    many = tuple(run("D(1,2)", level) for level in range(1, MOST_RUNS + 2))
+    forged = Memory(began=NOW, ended=NOW).model_copy(update={"runs": many})
+    fleet.benchmark(annotations={MEMORY: forged.model_dump_json()})
+    fleet.step()
+    assert fleet.here.memory.runs == ()
+
+
+def test_pictures_of_many_scenarios_show_the_first_ones(tmp_path: Path) -> None:
+    """Their number is a tenant's, and each takes its time in a run that others share."""
+    many = [run(f"D({length},2)", 1) for length in range(1, MOST_RUNS + 1)]
+    for name, title, runs in (
+        ("all", "chat", many),
+        ("first", f"chat (the first {MOST_DRAWN} of {MOST_RUNS} scenarios)", many[:MOST_DRAWN]),
+    ):
+        (tmp_path / name).mkdir()
+        draw(title, runs, tmp_path / name)
+    for picture in (THROUGHPUT, PERCENTILES):
+        assert (tmp_path / "all" / picture).read_bytes() == (tmp_path / "first" / picture).read_bytes()
+
+
+def test_a_forged_memory_that_cannot_be_gone_on_with_is_written_once(fleet: Benchmarks) -> None:
+    """Else every look would end it again, at another time."""
+    fleet.benchmark(numConcurrency=list(range(1, MOST_RUNS + 2)))
+    asked = fleet.objects["BenchmarkJob", "shop", "bench"]["spec"]
+    about = fleet.objects["BenchmarkJob", "shop", "bench"]["metadata"].setdefault("annotations", {})
+    about[MEMORY] = Memory(began=NOW, asked=asked).model_dump_json()
+    fleet.step()
+    assert fleet.said["state"] == "Failed"
+    plan = fleet.look("bench", "shop", NOW + 60)
+    assert plan is not None
+    assert not plan.writes
 
 
 def test_what_is_kept_of_the_most_runs_fits(fleet: Benchmarks) -> None:

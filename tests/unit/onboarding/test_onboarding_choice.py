@@ -22,6 +22,7 @@ from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.provenance import provenance
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.fit import FitError, Point
+from modelyard.autoscaling.variants.slo.attainment import MOST
 from modelyard.benchmarks.results import RunRecord, as_csv
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
@@ -52,6 +53,14 @@ def test_the_profile_is_the_one_that_profile_fit_makes_of_the_same_results(tmp_p
     assert its.pop("source") == str(file)
     assert mine == its
     assert benchmark_of(variant) == Key("shop", "chat-probe-slow")
+
+
+def test_a_forged_measurement_by_which_millions_of_replicas_are_needed_is_no_candidate() -> None:
+    """All of them would be simulated in the run's process."""
+    slow = {"slow": runs((20.0, 0.4, 10.0, 0.05)), "fast": runs((10_000_000.0, 0.4, 10.0, 0.05))}
+    verdict = choose(request(itl=None, ttft=3_600_000, rate=1e4), slow)
+    assert all(one.replicas <= MOST for one in verdict.assessed)
+    assert any("of which there may be 4096" in one.problem for one in verdict.assessed), verdict
 
 
 def test_an_idle_engine_has_what_it_measured_alone() -> None:

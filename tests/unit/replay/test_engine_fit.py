@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,8 @@ from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import size
 from modelyard.engine.config import PROFILES, EngineConfig
-from modelyard.replay.closed_loop import PredictedPoint, serve
+from modelyard.replay import engine_fit
+from modelyard.replay.closed_loop import PredictedPoint, ServedRequest, serve
 from modelyard.replay.engine_fit import fit_engine, predicted, sizing_profile
 
 NAMES = ("alpha", "beta", "gamma", "delta")
@@ -122,6 +124,25 @@ def test_replicas_are_sized_as_the_engine_can_take(prompt: int, output: int) -> 
     assert kept[0] < 1.1 * ttft
     assert kept[1] < 1.1 * itl
     assert beyond[0] > ttft or beyond[1] > itl
+
+
+def test_watching_an_engine_takes_no_longer_for_the_longest_answers_that_a_tenant_may_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their lengths are in an annotation of the tenant's, and other tenants' profiles are fitted after its own."""
+    tokens: list[float] = []
+
+    def counted(config: EngineConfig, point: Point, seed: int = 0, rate: float | None = None) -> list[ServedRequest]:
+        if rate is not None:
+            tokens.append((point.requests or 0) * point.output_tokens)
+        return serve(config, point._replace(prompt_tokens=8, output_tokens=8, output_spread=0), seed, rate)
+
+    monkeypatch.setattr(engine_fit, "serve", counted)
+    for output in (64, 1000, 30_000):
+        with suppress(FitError):
+            sizing_profile(FOUND, 128, output, max_batch=2)
+    assert len(tokens) == 3 * len(engine_fit.SHARES)
+    assert max(tokens) <= 2 * engine_fit.WATCHED_TOKENS
 
 
 def test_the_cache_bounds_the_batch() -> None:
