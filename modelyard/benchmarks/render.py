@@ -91,6 +91,7 @@ def job(
     annotations = {"logging-forward": "true"}
     pod = _overridden(spec, settings, namespace)
     pod = pod.with_container(lambda container: _filled(container, spec, asked, results, data))
+    pod = pod.with_container(lambda container: _with_storage_limit(container, settings.pod_config.storage_limit))
     if target.files is not None:
         pod = with_files(pod, target.files)
     if results.claim:
@@ -185,6 +186,15 @@ def _filled(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
+
+
+def _with_storage_limit(container: Body, limit: str) -> Body:
+    """The container with the most that its pod may take of a node's disk, whatever an override says."""
+    resources = container.get("resources") or {}
+    # Without a request the limit would be one, and keep the pod from nodes with less.
+    amounts = {"limits": limit, "requests": "0"}
+    found = {name: {**(resources.get(name) or {}), "ephemeral-storage": value} for name, value in amounts.items()}
+    return {**container, "resources": {**resources, **found}}
 
 
 def _mounted(pod: PodDraft, volume: str, source: Body, mount: Body) -> PodDraft:

@@ -26,6 +26,7 @@ class PodConfig(_Document):
     memory_request: str = "2Gi"
     cpu_limit: str = "2"
     memory_limit: str = "2Gi"
+    storage_limit: str = Field("20Gi", description="disk of a node for one pod: its data set, its files, its log")
 
 
 class BenchmarkSettings(_Document):
