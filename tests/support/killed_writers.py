@@ -1,4 +1,4 @@
-"""Processes that roll services out, or onboard a model, and kill themselves right before one of their writes."""
+"""Processes that roll out, onboard or measure, and kill themselves right before one of their writes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from collections.abc import Callable
 
 from in_process_runs import Shift
 
+from modelyard.benchmarks.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.transport import ApiRequest, Transport
+from modelyard.objects import Key
 from modelyard.onboarding.following import OnboardRun, take_over
 from modelyard.onboarding.request import OnboardRequest
 from modelyard.reconcile.acting import act
 from modelyard.reconcile.dispatch import Acting
+from modelyard.reconcile.following import take
 from modelyard.reconcile.reconciler import Registered
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
@@ -37,6 +41,21 @@ def roll_out(home: str, kind: str, space: str, at: int) -> None:
 def onboard(request: str, at: int) -> None:
     """Do what an onboarding (JSON) can do now; SIGKILL before write number ``at``. Exits with the number of writes."""
     asyncio.run(_onboard(request, at))
+
+
+def measure(objects: list[str], home: str, at: int) -> None:
+    """Do what can be done now for BenchmarkJobs (NAMESPACE/NAME); SIGKILL before write number ``at``."""
+    asyncio.run(_measure([Key(*name.split("/")) for name in objects], home, at))
+
+
+async def _measure(keys: list[Key], home: str, at: int) -> None:
+    count = _counted(at)
+    async with Cluster.connect(ClusterSettings()) as cluster:
+        run = f"killed/{os.getpid()}"
+        for key in keys:
+            await take(cluster, await cluster.get(BENCHMARK_JOBS, key.name, key.namespace), BENCHMARK_JOBS, run, {})
+        await act(cluster, BenchmarkRuns(home), keys, run, patience=0)
+        os._exit(count())
 
 
 async def _onboard(request: str, at: int) -> None:
