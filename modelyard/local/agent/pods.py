@@ -299,7 +299,8 @@ class PodRunner:
             except ClusterError as error:
                 logger.warning("status of pod %s cannot be written yet: %s", self.described, error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._dirty.wait(), delay)
+                    async with asyncio.timeout(delay):
+                        await self._dirty.wait()
                 self._dirty.clear()
                 delay = min(2 * delay, _RETRY_LAST)
                 continue
