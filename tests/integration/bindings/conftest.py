@@ -1,13 +1,14 @@
-"""A namespace of the control plane with policies and served metrics endpoints, and a Prometheus for constants."""
+"""A namespace of the control plane with policies and served metrics endpoints, and a Prometheus for expressions."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from demand_server import DemandServer
 from metric_endpoints import Endpoints
 from policy_world import PolicyWorld
-from prometheus_server import PrometheusServer, free_port
+from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.cluster import Cluster
@@ -28,9 +29,13 @@ async def state() -> AsyncIterator[PolicyState]:
 
 
 @pytest.fixture(scope="session")
-def constants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
+def demand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemandServer]:
+    """A Prometheus in which requests wait when a test says so."""
+    with DemandServer(tmp_path_factory.mktemp("prometheus")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def constants(demand: DemandServer) -> PrometheusServer:
     """A Prometheus that answers constant expressions."""
-    server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), free_port(), f"127.0.0.1:{free_port()}")
-    server.start()
-    yield server
-    server.kill()
+    return demand.server

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
+from demand_server import DEMAND, DemandServer
 from fleet_fixture import eventually, quick, run_tick
 from policy_world import NO_PROMETHEUS, PolicyWorld
 from prometheus_server import PrometheusServer
@@ -22,9 +22,15 @@ WAKE = "modelyard.dev/wake-query"
 SOURCES = "modelyard.dev/metric-sources"
 
 
-def soon(seconds: float = 10.0) -> str:
-    """An expression that is 0 now and 2 some seconds later, after the next tick on a busy machine, too."""
-    return f"2 * vector(time() > bool {time.time() + seconds:.3f})"
+async def until_awake(world: PolicyWorld, loop: Controller) -> None:
+    """Tick when there is a change, and only then, until the workload is scaled up."""
+
+    async def awake() -> bool:
+        assert await loop.wait_for_change(120)
+        await run_tick(loop)
+        return await world.replicas("chat") == 1
+
+    await eventually(awake, "demand wakes the loop")
 
 
 @pytest.fixture
@@ -34,18 +40,16 @@ def mine(world: PolicyWorld, control_plane: LocalStack, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("source", ["expression", "metric"])
-async def test_demand_between_ticks_wakes_at_once(mine: PolicyWorld, constants: PrometheusServer, source: str) -> None:
+async def test_demand_between_ticks_wakes_at_once(mine: PolicyWorld, demand: DemandServer, source: str) -> None:
     await mine.deploy("chat", 0)
     await mine.policy(metric="queued")
-    async with Controller(quick(constants.url, mine.namespace)) as loop:
-        query = soon()
-        given = {WAKE: query} if source == "expression" else {SOURCES: json.dumps({"queued": query})}
-        await mine.bind("chat", least=0, annotations=given)
+    given = {WAKE: DEMAND} if source == "expression" else {SOURCES: json.dumps({"queued": DEMAND})}
+    await mine.bind("chat", least=0, annotations=given)
+    async with Controller(quick(demand.server.url, mine.namespace)) as loop:
         await run_tick(loop)
         assert await mine.replicas("chat") == 0
-        assert await loop.wait_for_change(60)
-        await run_tick(loop)
-        assert await mine.replicas("chat") == 1
+        demand.arrive(mine.namespace)
+        await until_awake(mine, loop)
 
 
 async def test_what_a_tick_knows_or_cannot_use_does_not_wake_it(mine: PolicyWorld, constants: PrometheusServer) -> None:
@@ -71,18 +75,18 @@ async def test_what_a_tick_knows_or_cannot_use_does_not_wake_it(mine: PolicyWorl
 
 
 async def test_an_expression_that_fails_wakes_nobody_and_the_others_are_heard(
-    mine: PolicyWorld, constants: PrometheusServer
+    mine: PolicyWorld, demand: DemandServer
 ) -> None:
     for name in ("broken", "chat"):
         await mine.deploy(name, 0)
     await mine.policy()
     await mine.bind("broken", least=0, annotations={WAKE: "sum("})
-    async with Controller(quick(constants.url, mine.namespace)) as loop:
-        await mine.bind("chat", least=0, annotations={WAKE: soon()})
+    await mine.bind("chat", least=0, annotations={WAKE: DEMAND})
+    async with Controller(quick(demand.server.url, mine.namespace)) as loop:
         await run_tick(loop)
-        assert await loop.wait_for_change(60)
-        await run_tick(loop)
-    assert (await mine.replicas("chat"), await mine.replicas("broken")) == (1, 0)
+        demand.arrive(mine.namespace)
+        await until_awake(mine, loop)
+    assert await mine.replicas("broken") == 0
 
 
 async def test_without_prometheus_there_is_nobody_to_ask(control_plane_cluster: Cluster) -> None:

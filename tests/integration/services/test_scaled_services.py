@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from conftest import HPA, Services, conditions, is_ready
+from demand_server import DEMAND, DemandServer
 from fleet_fixture import quick, run_tick
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
@@ -49,7 +51,7 @@ async def models(services: Services, url: str) -> list[str]:
     """What answers there serves, once something does: addresses follow the pods."""
     resolver = ServiceResolver(HostsFile.found(services.stack.kubeconfig))
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False)
-    async with aiohttp.ClientSession(connector=connector) as http, asyncio.timeout(60):
+    async with aiohttp.ClientSession(connector=connector) as http, asyncio.timeout(120):
         while True:
             with suppress(aiohttp.ClientError, OSError):
                 async with http.get(f"{url}/v1/models", raise_for_status=True) as answer:
@@ -111,12 +113,18 @@ async def test_a_roll_out_leaves_the_replicas_to_whoever_scales(services: Servic
         assert await replicas(services, "chat") == 3
 
 
-async def test_a_service_goes_to_zero_and_comes_back_for_who_waits(services: Services) -> None:
-    await bind(services, "idle", {WAKE: "vector(0)", GRACE: "0s"}, least=0)
+@pytest.fixture
+def demand(tmp_path: Path) -> Iterator[DemandServer]:
+    with DemandServer(tmp_path) as server:
+        yield server
+
+
+async def test_a_service_goes_to_zero_and_comes_back_for_who_waits(services: Services, demand: DemandServer) -> None:
+    await bind(services, "idle", {WAKE: DEMAND, GRACE: "0s"}, least=0)
     await services.make("idle", {"minReplicas": 0})
     obj = await services.until(is_ready, "idle")
     url = obj["status"]["url"]
-    async with Controller(quick(services.stack.prometheus_url, services.space)) as loop:
+    async with Controller(quick(demand.server.url, services.space)) as loop:
 
         async def gone() -> bool:
             await run_tick(loop)
@@ -131,15 +139,12 @@ async def test_a_service_goes_to_zero_and_comes_back_for_who_waits(services: Ser
         await services.patch("idle", {"spec": {"engine": {"runner": {"name": "ome-container", "env": env}}}})
         await services.until(is_ready, "idle")
         assert await replicas(services, "idle") == 0, "what is rolled out at zero stays there"
-        query = f"2 * vector(time() > bool {time.time() + 15:.3f})"
-        await services.cluster.merge_patch(
-            BINDINGS, "idle", {"metadata": {"annotations": {WAKE: query}}}, services.space
-        )
         await run_tick(loop)
         assert await replicas(services, "idle") == 0
-        async with asyncio.timeout(60):
+        demand.arrive(services.space)
+        async with asyncio.timeout(120):
             while await replicas(services, "idle") == 0:
-                assert await loop.wait_for_change(30)
+                assert await loop.wait_for_change(120)
                 await run_tick(loop)
     await services.until(lambda one: conditions(one)["EngineReady"][1] == "PodsReady" and is_ready(one), "idle")
     assert await models(services, url)
