@@ -8,15 +8,14 @@ import json
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import uv
-from router_world import a_port
 
+from deployments.profile import free_port
 from modelyard.local import paths
 from modelyard.local.binaries import store
 
@@ -140,7 +139,7 @@ REQUESTS_ONLY = {"request_body_mode": "BUFFERED", "response_body_mode": "NONE"}
 @contextlib.contextmanager
 def gateway(picker: int, pools: Mapping[str, Sequence[tuple[str, int]]], mode: Mapping[str, str]) -> Iterator[str]:
     """A gateway that asks the picker on this port, before clusters of these addresses; where it listens."""
-    program, listen, admin = _obtained(), a_port(), a_port()
+    program, listen, admin = _obtained(), free_port(), free_port()
     sent = {"request_header_mode": "SEND", "response_header_mode": "SEND", **mode}
     told = _configuration(picker, pools, listen, sent)
     told["admin"] = {"address": {"socket_address": {"address": "127.0.0.1", "port_value": admin}}}
@@ -165,5 +164,5 @@ def _ready(admin: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{admin}/ready", timeout=5) as answer:
             return bool(answer.read().startswith(b"LIVE"))
-    except (urllib.error.URLError, ConnectionError):
+    except OSError:  # a time-out while it answers is no URLError
         return False

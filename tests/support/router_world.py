@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,6 +18,7 @@ import orjson
 from aiohttp import web
 from yarl import URL
 
+from deployments.profile import free_port
 from modelyard.objects import Pod
 from modelyard.objects.parse import pod as parse_pod
 from modelyard.router.service import RouterProcess
@@ -33,12 +33,6 @@ def an_address() -> str:
     """A loopback address that no other pod of this process has."""
     number = next(_numbers)
     return f"127.77.{number // 250}.{number % 250 + 1}"
-
-
-def a_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class RecordingEngine:
@@ -173,7 +167,7 @@ class RouterWorld:
     def __init__(self, router: RouterProcess) -> None:
         self.router = router
         self.lines: list[str] = []
-        self.engine_port = a_port()
+        self.engine_port = free_port()
         self._routes: dict[str, objects.Route] = {}
         self._servers: dict[str, objects.Server] = {}
         self._pods: dict[str, Pod] = {}
@@ -352,8 +346,8 @@ def engine_process(address: str, port: int, *options: str) -> Iterator[subproces
 
 
 async def eventually(condition: Any, what: str) -> None:
-    """Wait for it; half a minute at most."""
-    for _ in range(1500):
+    """Wait for it; two minutes at most."""
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.02)

@@ -16,9 +16,10 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
-from router_world import RecordingEngine, a_port, an_address, chat, status
+from router_world import RecordingEngine, an_address, chat, status
 from tcp_proxy import TcpProxy
 
+from deployments.profile import free_port
 from modelyard.cluster import PODS, Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.router.service import RouterProcess
@@ -33,7 +34,7 @@ class Shop:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster, self.namespace = cluster, namespace
-        self.port = a_port()
+        self.port = free_port()
         self.engines: list[RecordingEngine] = []
 
     async def server(self, name: str) -> None:
@@ -77,7 +78,7 @@ class Shop:
 
     async def answers(self, url: str, name: str, wanted: int) -> None:
         """Wait until requests for a name are answered so."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while (await self.ask(url, name))[0] != wanted:
                 await asyncio.sleep(0.05)
 
@@ -98,7 +99,7 @@ async def following(cluster: Cluster, namespace: str) -> AsyncIterator[RouterPro
     router = RouterProcess(settings)
     task = asyncio.create_task(router.run(cluster))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await router.started.wait()
             await router.follower.synced.wait()
         yield router
@@ -131,7 +132,7 @@ async def test_edits_under_load_reach_the_next_request_and_fail_none(shop: Shop)
             for number in range(10):
                 await shop.edit("chat", rules=shop.rules(old=100 - 10 * number, new=10 * number))
             await shop.edit("chat", rules=shop.rules(old=0, new=1))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 before = -1
                 while len(first.asked) != before:  # the old one gets nothing any more
                     before = len(first.asked)
@@ -199,7 +200,7 @@ async def test_workers_share_port_budget_and_metrics_and_one_may_be_killed(
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not (
                 told := re.search(rb"2 workers on (\S+), metrics on port (\d+)", await process.stderr.readline())
             ):
@@ -216,7 +217,7 @@ async def test_workers_share_port_budget_and_metrics_and_one_may_be_killed(
                     found |= {worker.pid} if len(listening) == 2 else set()
             return found
 
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(120):
             while len(await ready()) < 2:
                 await asyncio.sleep(0.1)
         seen = Counter([(await shop.ask(url, "dear"))[0] for _ in range(30)])
@@ -232,14 +233,14 @@ async def test_workers_share_port_budget_and_metrics_and_one_may_be_killed(
         assert sum(map(float, counted)) == before
         await shop.answers(url, "free", 200)
         await shop.cluster.delete(ROUTES, "dear", shop.namespace)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while f"{shop.namespace}-dear" in (told := await page()) or f"{shop.namespace}/dear" in told:
                 await asyncio.sleep(0.1)
         assert f'model_route="{shop.namespace}/free"' in told, "those of others stay"
         victim = min(await ready())
         os.kill(victim, signal.SIGKILL)
         lost = 0
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(120):
             while len(await ready() - {victim}) < 2:
                 try:
                     assert (await shop.ask(url, "free"))[0] == 200
@@ -247,7 +248,7 @@ async def test_workers_share_port_budget_and_metrics_and_one_may_be_killed(
                     lost += 1
         assert lost <= 2, "more than what was with the one that was killed"
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 60) == 0
+        assert await asyncio.wait_for(process.wait(), 120) == 0
         await silent
     finally:
         if process.returncode is None:
