@@ -22,7 +22,7 @@ def test_models_come_onto_nodes_services_live_as_they_are_told_and_requests_are_
         said, log = process.communicate(timeout=800)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)  # It takes its servers along.
-        said, log = process.communicate(timeout=60)
+        said, log = process.communicate(timeout=120)
         pytest.fail(f"the demonstration did not end: {said[-4000:]}{log[-2000:]}")
     assert process.returncode == 0, said[-4000:] + log[-2000:]
     assert (said.count("✓"), said.count("✗")) == (8 + 16 + 11, 0)
@@ -39,4 +39,4 @@ def test_models_come_onto_nodes_services_live_as_they_are_told_and_requests_are_
     for shown in ("takes it (header tier is 'gold')", "each of the killed pod's own", "rate limit exceeded"):
         assert shown in said
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
-    assert not psutil.wait_procs(left, timeout=60)[1], "the demonstration leaves no process behind"
+    assert not psutil.wait_procs(left, timeout=120)[1], "the demonstration leaves no process behind"

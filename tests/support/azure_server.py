@@ -113,4 +113,4 @@ def serve(vouched: Vouched | None = None) -> Iterator[Azure]:
         yield Azure(found[1], vouched and vouched.authority)
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(120)

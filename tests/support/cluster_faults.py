@@ -32,7 +32,7 @@ def kill(stack: LocalStack, component: Component) -> int:
 
 def wait_for_restart(stack: LocalStack, component: Component, before: int) -> None:
     """Wait until a component that had been restarted `before` times is ready after a further restart."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while (state := own(stack, component)).restarts <= before or state.phase is not ComponentPhase.READY:
         assert time.monotonic() < deadline, f"{component} is {state.phase}: {state.message}; see {state.log}"
         time.sleep(0.05)

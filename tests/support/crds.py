@@ -27,7 +27,7 @@ async def apply_crds(kubeconfig: Path) -> None:
 
 async def served(cluster: Cluster, kind: ResourceType) -> None:
     """Wait until the server answers for a kind, which it does a moment after the definition is established."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             with suppress(UnknownKind):
                 await cluster.list(kind)

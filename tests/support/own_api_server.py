@@ -30,7 +30,7 @@ async def cluster(api_server: LocalStack) -> AsyncIterator[Cluster]:
     """A direct connection, with the Widget CRD served."""
     async with Cluster.connect(ClusterSettings(kubeconfig=api_server.kubeconfig, discovery_interval=0.1)) as cluster:
         await cluster.apply(WIDGET_CRD)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 with suppress(UnknownKind):
                     await cluster.resolve(WIDGETS.api_version, WIDGETS.kind)

@@ -82,7 +82,7 @@ class RedisServer:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(120)
 
 
 @contextmanager

@@ -388,7 +388,7 @@ def left(file: Path) -> list[psutil.Process]:
     for pid in pids(file):
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(pid))
-    return psutil.wait_procs(found, timeout=60)[1]
+    return psutil.wait_procs(found, timeout=120)[1]
 
 
 def pids(file: Path) -> list[int]:
@@ -431,7 +431,7 @@ def test_a_run_that_is_interrupted_leaves_no_process_and_says_so(
     while "measuring" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
+    assert process.wait(120) == 75
     assert json.loads(report.read_text())["reason"] == "Interrupted"
     assert not left(file)
 

@@ -115,7 +115,7 @@ class PolicyWorld:
             pods = await self.pods(workload)
             return pods if len(pods) == replicas else None
 
-        pods = await eventually(there, f"{replicas} pods of {workload}", 60) if replicas else []
+        pods = await eventually(there, f"{replicas} pods of {workload}", 120) if replicas else []
         pods.sort(key=lambda pod: pod["metadata"]["name"] not in self.addresses)
         for pod in pods[: len(pods) if ready is None else ready]:
             name = pod["metadata"]["name"]
@@ -127,7 +127,7 @@ class PolicyWorld:
         if load is not None:
             await self.load(workload, load)
         wanted = {name for pod in pods if (name := pod["metadata"]["name"]) in self.addresses}
-        await eventually(lambda: self._shown(workload, wanted), f"{wanted} are listed as Ready", 60)
+        await eventually(lambda: self._shown(workload, wanted), f"{wanted} are listed as Ready", 120)
 
     async def _shown(self, workload: str, wanted: set[str]) -> bool:
         """Whether the server's watch cache, from which pods are read, tells of exactly these Ready pods."""

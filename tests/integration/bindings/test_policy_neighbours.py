@@ -190,7 +190,7 @@ async def test_the_gauges_follow_the_binding_and_go_with_it(mine: PolicyWorld) -
         await eventually(same, f"the gauges are {expected}, not {shown()}")
 
     try:
-        await asyncio.wait_for(watch.synced.wait(), 60)
+        await asyncio.wait_for(watch.synced.wait(), 120)
         assert shown() == []
         async with Controller(quick(NOWHERE, mine.namespace)) as loop:
             await run_tick(loop)

@@ -65,7 +65,7 @@ async def allow_reading_config_maps(cluster: Cluster, place: str, account: str) 
 
 async def until_allowed(call: Callable[[], Awaitable[ObjectList]]) -> ObjectList:
     """The server notices new roles a moment later."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             try:
                 return await call()

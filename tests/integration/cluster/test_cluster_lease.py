@@ -84,7 +84,7 @@ async def test_a_dead_holder_is_followed_after_its_time(cluster: Cluster, place:
     async with contender(cluster, place, "dead", 2) as dead, contender(cluster, place, "heir", 2) as heir:
         assert await dead.acquire(timeout=0)
         await vanish(dead)
-        assert await heir.acquire(timeout=60), "also when a busy server's answers came too late in between"
+        assert await heir.acquire(timeout=120), "also when a busy server's answers came too late in between"
         assert not dead.held, "the old holder has stopped by itself before"
         assert heir.held
         assert heir.generation == dead.generation + 1
@@ -107,7 +107,7 @@ async def test_remote_clocks_do_not_count(cluster: Cluster, place: str) -> None:
             assert not await b.acquire(timeout=1)
             renewed = {"spec": {"renewTime": f"2001-01-01T00:00:0{second}.000000Z"}}
             await cluster.merge_patch(LEASES, "writer", renewed, place)
-        assert await b.acquire(timeout=60), "it stands still now"
+        assert await b.acquire(timeout=120), "it stands still now"
         assert b.generation == 5
 
 
@@ -124,7 +124,7 @@ async def test_of_many_contenders_there_is_always_at_most_one(api_server: LocalS
         async def take_turns(lease: Lease) -> None:
             nonlocal together
             for turn in range(2):
-                assert await lease.acquire(timeout=60)
+                assert await lease.acquire(timeout=120)
                 generations.append(lease.generation)
                 together = max(together, sum(other.held for other in leases))
                 await asyncio.sleep(0.05)
@@ -168,7 +168,7 @@ async def test_a_holder_cut_off_stops_before_anybody_can_follow(
         assert await cut_off.acquire(timeout=0)
         assert not await heir.acquire(timeout=0)
         proxy.stall()
-        waiting = asyncio.create_task(heir.acquire(timeout=60))
+        waiting = asyncio.create_task(heir.acquire(timeout=120))
         while cut_off.held:
             assert not heir.held
             await asyncio.sleep(0.01)
@@ -201,7 +201,7 @@ async def test_a_lease_that_was_deleted_under_a_holder_who_died_can_be_had(clust
         assert not await b.acquire(timeout=0)
         await vanish(a)
         await cluster.delete(LEASES, "writer", place)
-        assert await b.acquire(timeout=60)
+        assert await b.acquire(timeout=120)
         assert not a.held
         assert b.generation == a.generation + 1
 
@@ -241,7 +241,7 @@ async def test_a_lost_answer_is_found_out(api_server: LocalStack, place: str, mo
 
         monkeypatch.setattr(own, "create", create_without_answer)
         async with contender(own, place, "a", 300) as a:
-            assert await a.acquire(timeout=30)
+            assert await a.acquire(timeout=120)
             assert a.held
             assert a.generation == 1
 
@@ -255,7 +255,7 @@ async def test_releasing_while_the_server_is_away(
         proxy.cut()
         await a.release()
         assert not a.held
-        assert await b.acquire(timeout=60), "by expiry"
+        assert await b.acquire(timeout=120), "by expiry"
 
 
 HOLD = """
@@ -288,7 +288,7 @@ async def test_a_holder_that_was_killed_is_followed_before_its_time(
             assert not await heir.acquire(timeout=1)
             process.kill()
             await process.wait()
-            assert await heir.acquire(timeout=60)
+            assert await heir.acquire(timeout=120)
             assert heir.generation == 2
     finally:
         if process.returncode is None:
@@ -324,7 +324,7 @@ async def test_a_holder_whose_pod_is_gone_is_followed_before_its_time(cluster: C
         await cluster.delete(PODS, "worker", place)
         again = (await cluster.create(PODS, pod, place))["metadata"]["uid"]
         assert again != uid, "another pod of the name"
-        assert await heir.acquire(timeout=60)
+        assert await heir.acquire(timeout=120)
 
 
 async def test_a_contender_tells_a_holder_that_lives_from_one_that_may_be_dead(cluster: Cluster, place: str) -> None:

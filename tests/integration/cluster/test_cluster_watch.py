@@ -46,7 +46,7 @@ class Follower:
         def reached() -> bool:
             return self.picture == picture and self.told().count("SYNC") >= syncs
 
-        async with asyncio.timeout(60), self._changed:
+        async with asyncio.timeout(120), self._changed:
             await self._changed.wait_for(reached)
 
 

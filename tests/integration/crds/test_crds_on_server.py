@@ -286,7 +286,7 @@ async def test_kubectl_installs_and_lists(
 async def kubectl(stack: LocalStack, *arguments: str) -> str:
     command = (str(ensure(["kubectl"], print)["kubectl"]), f"--kubeconfig={stack.kubeconfig}", *arguments)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         output, _ = await process.communicate()
     assert process.returncode == 0
     return output.decode()

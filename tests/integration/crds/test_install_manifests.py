@@ -64,7 +64,7 @@ async def kubectl(*arguments: str) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()
     return output.decode()

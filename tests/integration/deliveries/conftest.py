@@ -78,7 +78,7 @@ class Models:
     async def filled(self, name: str, kind: ResourceType = CLUSTER_BASE_MODELS, namespace: str = "") -> Object:
         """Wait until the model is ready and its spec says what it is; the model."""
         await self.until(ready, name, kind, namespace)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while "modelType" not in (obj := await self.get(name, kind, namespace))["spec"]:
                 await asyncio.sleep(0.2)
         return obj
@@ -99,7 +99,7 @@ class Models:
         """Wait until a node's report says that a model is ready, which is after the status; what it says of it."""
         found: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(120):
                 while found.get("status") != "Ready":
                     data = (await self.cluster.get(CONFIG_MAPS, node, self.home))["data"]
                     found = json.loads(data.get(entry, "{}"))
@@ -112,7 +112,7 @@ class Models:
         """Wait until nothing of this kind and beginning is left at the controller: what a Job leaves goes after it."""
         left = [""]
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(120):
                 while left:
                     found = [one["metadata"]["name"] for one in await self.cluster.list(kind, self.home)]
                     left = [name for name in found if name.startswith(prefix)]
@@ -128,7 +128,7 @@ class Models:
         """Wait until these are the nodes with a label, and what it says: nodes are marked after the status is told."""
         found: dict[str, str] = {}
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(120):
                 while True:
                     nodes = [node["metadata"] for node in await self.cluster.list(NODES)]
                     found = {node["name"]: node["labels"][key] for node in nodes if key in node["labels"]}

@@ -41,7 +41,7 @@ class Engine:
 
     async def stopped(self):
         """The exit status, waiting for it."""
-        return await asyncio.to_thread(self.process.wait, 60)
+        return await asyncio.to_thread(self.process.wait, 120)
 
 
 class Scrape:

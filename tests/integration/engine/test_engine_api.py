@@ -194,7 +194,7 @@ async def test_sigterm_lets_requests_finish_and_refuses_new_ones(start_engine, s
     stream = asyncio.create_task(_collect(session, engine.url + path(True), request_body(True, 10, 1500, **STREAM)))
     await engine.eventually(lambda m: m("vllm:num_requests_running") == 1, "running")
     engine.process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             async with session.get(engine.url + "/health") as response:
                 if response.status == 503:
@@ -223,7 +223,7 @@ async def test_a_second_sigterm_does_not_wait(start_engine, session):
     task = asyncio.create_task(_read(session, engine.url + path(True), request_body(True, 1, 30_000, **STREAM)))
     await engine.eventually(lambda m: m("vllm:num_requests_running") == 1, "running")
     engine.process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             async with session.get(engine.url + "/health") as response:
                 if response.status == 503:
@@ -244,7 +244,7 @@ async def test_while_the_model_loads_only_metrics_answer(start_engine, session):
     async with session.get(engine.url + "/v1/models") as response:
         assert response.status == 503
     assert (await engine.metrics())("vllm:num_requests_running") == 0
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             async with session.get(engine.url + "/health") as response:
                 if response.status == 200:

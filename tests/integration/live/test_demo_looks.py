@@ -30,7 +30,7 @@ def whole(moments: list[Moment]) -> list[Sample]:
 
 
 async def until_enough(enough: Callable[[], bool], task: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not enough():
             await asyncio.sleep(0.05)
             assert not task.done(), task

@@ -85,7 +85,7 @@ class Exporter:
         assert len(values) == len(found), found
         return values
 
-    async def becomes(self, expected: dict[str, float], metric: str = DESIRED, seconds: float = 60) -> None:
+    async def becomes(self, expected: dict[str, float], metric: str = DESIRED, seconds: float = 120) -> None:
         async def same() -> bool:
             return await self.values(metric) == expected
 
@@ -496,7 +496,7 @@ async def test_an_api_server_that_dies_costs_no_series_and_comes_back(tmp_path: 
                 await asyncio.to_thread(kill, stack, Component.APISERVER)
                 assert (await exporter.values())["llama"] == 4, "a consumer sees no gap"
                 await asyncio.to_thread(wait_for_restart, stack, Component.APISERVER, before)
-                await eventually(lambda: _written(cluster, "llama", 5), "the server takes writes", 60)
+                await eventually(lambda: _written(cluster, "llama", 5), "the server takes writes", 120)
                 await exporter.becomes({"llama": 5, "doomed": 1}, seconds=60)
                 await cluster.delete(VARIANTS, "doomed", "chat")
                 await exporter.becomes({"llama": 5})
@@ -556,7 +556,7 @@ async def test_monitoring_gauges_follow_conditions_and_leases(control_plane_clus
 
         await shows(held, leases(0))
         lease = Lease(cluster, name, namespace, "a test")
-        assert await lease.acquire(30)
+        assert await lease.acquire(120)
         await shows(held, leases(1))
         ((_, renewed),) = await exporter.series("modelyard_lease_renewed_timestamp_seconds")
         assert abs(renewed - time.time()) < 60

@@ -54,11 +54,11 @@ async def test_it_sees_what_a_lister_sees(
         await loop.collect()
         await loop.wait_for_change(0)
         await served.vary("other", target="llama")
-        assert await loop.wait_for_change(60)
+        assert await loop.wait_for_change(120)
         await control_plane_cluster.write_scale(DEPLOYMENTS, "llama", served.namespace, 4)
         await served.settle("llama", 4)
         await control_plane_cluster.delete(VARIANTS, "other", served.namespace)
-        assert await loop.wait_for_change(60)
+        assert await loop.wait_for_change(120)
 
         async def same() -> bool:
             seen = await loop.collect()
@@ -105,7 +105,7 @@ async def test_under_a_new_lease_everything_is_listed(
         await loop.wait_for_change(0)
         lease = loop.lease("autoscale", served.namespace)
         for _ in range(2):
-            assert await lease.acquire(timeout=30)
+            assert await lease.acquire(timeout=120)
             lists.take()
             await loop.collect()
             listed = lists.take()

@@ -301,7 +301,7 @@ async def test_the_lease_lost_in_mid_tick_stops_every_write(
     await served.reported()
     async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         lease = loop.lease("autoscale", served.namespace)
-        assert await lease.acquire(timeout=30)
+        assert await lease.acquire(timeout=120)
         fleet = await loop.collect()
         decision = loop.decide(fleet)
         await lease.release()
@@ -315,12 +315,12 @@ async def test_of_two_loops_at_once_one_writes(served: ServedModel, prometheus_s
     settings = quick(prometheus_server.url, served.namespace)
     async with Controller(settings) as one, Controller(settings) as other:
         first, second = one.lease("autoscale", served.namespace), other.lease("autoscale", served.namespace)
-        assert await first.acquire(timeout=30)
+        assert await first.acquire(timeout=120)
         assert not await second.acquire(timeout=1)
         assert first.held
         assert not second.held
         await first.release()
-        assert await second.acquire(timeout=30)
+        assert await second.acquire(timeout=120)
         assert second.held
         await second.release()
 
@@ -358,7 +358,7 @@ async def test_the_api_server_restarted_in_mid_tick(
                     except (ClusterError, ExceptionGroup):
                         return False
 
-                await eventually(finished, "the next tick completes the move", seconds=60)
+                await eventually(finished, "the next tick completes the move", seconds=120)
                 status = (await served.variant("llama"))["status"]
                 assert status["desiredOptimizedAlloc"]["numReplicas"] == 3
 

@@ -148,8 +148,8 @@ async def test_the_exporter_follows_a_workload_that_is_not_named(
     watch = Fleetwatch(control_plane_cluster, watch_namespace=served.namespace)
     task = asyncio.create_task(watch.run())
     try:
-        await asyncio.wait_for(watch.synced.wait(), 60)
-        async with asyncio.timeout(60):
+        await asyncio.wait_for(watch.synced.wait(), 120)
+        async with asyncio.timeout(120):
             while [(v.key.name, n) for v, n in watch.published()] != [("llama", 2)]:
                 await asyncio.sleep(0.1)
     finally:

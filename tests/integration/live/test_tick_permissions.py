@@ -197,7 +197,7 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
         await run_tick(loop)
     async with Controller(settings) as loop:
         lease = loop.lease("modelyard-autoscale")
-        assert await lease.acquire(30)
+        assert await lease.acquire(120)
         tick = await run_tick(loop)
         moved = {(ref.kind, ref.key.name): counts for (ref, _), counts in tick.outcome.scaled.items()}
         assert set(moved) == {(VARIANTS.kind, "llama"), (VARIANTS.kind, "ordered"), (BINDINGS.kind, "bound")}
@@ -220,7 +220,7 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
             assert not tick.outcome.errors
         assert await lease.renew()
         await lease.release()
-        noticed = asyncio.create_task(loop.wait_for_change(60))
+        noticed = asyncio.create_task(loop.wait_for_change(120))
         while not noticed.done():
             label = {"metadata": {"labels": {"edited": uuid.uuid4().hex}}}
             await served.cluster.merge_patch(VARIANTS, "llama", label, served.namespace)
@@ -279,7 +279,7 @@ async def test_rights_in_one_namespace_are_enough_to_scale_it_and_reach_no_other
     settings = quick(prometheus_server.url, served.namespace, controller_namespace=CONTROLLER_NAMESPACE)
     async with Controller(settings) as loop:
         lease = loop.lease("modelyard-autoscale")
-        assert await lease.acquire(30)
+        assert await lease.acquire(120)
         tick = await run_tick(loop)
         await lease.release()
     moved = {(ref.kind, ref.key.name) for ref, _ in tick.outcome.scaled}
@@ -382,7 +382,7 @@ async def test_the_exporters_command_and_probe_work_as_its_account(
                 text = await answer.text()
     finally:
         process.terminate()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             code = await process.wait()
     assert code == 0
     assert (

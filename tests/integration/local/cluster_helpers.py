@@ -45,7 +45,7 @@ class Namespace:
 
     async def deleted(self, name: str) -> AsyncIterator[Object]:
         """Delete a pod, and follow it until it is gone: all that it is from just before."""
-        async with asyncio.timeout(90), aclosing(self.cluster.watch(PODS, self.name)) as events:
+        async with asyncio.timeout(120), aclosing(self.cluster.watch(PODS, self.name)) as events:
             async for event in events:
                 if event.kind == "SYNC":
                     await self.cluster.delete(PODS, name, self.name)

@@ -94,7 +94,7 @@ async def test_what_happens_while_the_agent_is_away_is_made_up_for(local_stack: 
     )
     assert process_of(after["dies"]).alive()
     for name in ("deleted", "forced"):
-        assert await asyncio.to_thread(processes.wait_all_gone, [held[name]], 60), name
+        assert await asyncio.to_thread(processes.wait_all_gone, [held[name]], 120), name
 
 
 def until_not_running(stack: LocalStack) -> None:
@@ -195,5 +195,5 @@ async def test_a_cluster_ends_with_the_process_it_was_made_for(tmp_path: Path) -
     assert all(process.alive() for process in running)
     child.kill()
     child.wait()
-    assert await asyncio.to_thread(processes.wait_all_gone, running, 60)
+    assert await asyncio.to_thread(processes.wait_all_gone, running, 120)
     stack.stop()

@@ -91,7 +91,7 @@ async def complete(http: aiohttp.ClientSession, url: str, model: str, tokens: in
         return b""
 
 
-async def answered(http: aiohttp.ClientSession, url: str, model: str, timeout: float = 60) -> bytes:
+async def answered(http: aiohttp.ClientSession, url: str, model: str, timeout: float = 120) -> bytes:
     async with asyncio.timeout(timeout):
         while not (text := await complete(http, url, model)):
             await asyncio.sleep(0.2)
@@ -118,7 +118,7 @@ async def test_a_service_on_single_nodes(
     result = service(space, "simulated", "pvc://weights/llama/8b", tmp_path, engine={"minReplicas": 2})
     await apply(space, result)
     await all_ready(space, 2)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not (names := await listed(http, result.url)):
             await asyncio.sleep(0.2)
     await answered(http, result.url, names[0])
@@ -193,7 +193,7 @@ async def test_prefill_and_decode_behind_a_router(
     text = await answered(http, result.url, "chat")
     assert text.count(b'"text":"') >= 1
     worked: set[str] = set()
-    async with asyncio.timeout(60):  # the last byte comes before it is counted
+    async with asyncio.timeout(120):  # the last byte comes before it is counted
         while worked < {"engine", "decoder"}:
             after = {name: await counted(http, pod) for name, pod in pods.items()}
             worked = {pods[name]["metadata"]["labels"]["component"] for name in pods if after[name] > before[name]}
@@ -286,7 +286,7 @@ async def test_adapters_come_and_go_while_a_model_serves(
     url = f"http://{pod['status']['podIP']}:8000"
 
     async def until(*names: str) -> None:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(120):
             while set(await listed(http, url)) != {"chat", *names}:
                 await asyncio.sleep(0.3)
 

@@ -88,7 +88,7 @@ async def test_pods_come_and_go_under_streaming_load(
     engines = Namespace(local_cluster, local_namespace)
     await engines.deploy("m", container(), 3)
     await engines.until(lambda pods: sum(map(is_ready, pods.values())) == 3)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await client.once() != "whole":
             await asyncio.sleep(0.1)
     clients = [asyncio.create_task(client.for_ever()) for _ in range(8)]
@@ -109,7 +109,7 @@ async def test_pods_come_and_go_under_streaming_load(
         found = await engines.pods()
         process_of(next(iter(found.values()))).send(signal.SIGKILL)
         before = client.seen["whole"]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while client.seen["whole"] < before + 40:
                 await asyncio.sleep(0.1)
     finally:
@@ -188,7 +188,7 @@ async def test_the_requests_of_a_model_at_zero_wake_it_and_are_answered(
         rules = {one["record"]: one["expr"] for one in monitoring.routed()}
         async with (
             Prometheus(PrometheusSettings(base_url=local_stack.prometheus_url)) as prometheus,
-            asyncio.timeout(60),
+            asyncio.timeout(120),
         ):
             for name in ("modelyard:router_requests:rate1m", "modelyard:router_tokens:rate1m"):
                 while not any(

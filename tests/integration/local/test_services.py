@@ -55,7 +55,7 @@ async def models(http: aiohttp.ClientSession, url: str) -> list[str]:
         return []
 
 
-async def until(what: Any, timeout: float = 60) -> Any:
+async def until(what: Any, timeout: float = 120) -> Any:
     """Ask until the answer is true; returns it."""
     async with asyncio.timeout(timeout):
         while not (found := await what()):
@@ -241,7 +241,7 @@ async def test_a_stream_ends_with_its_pod(space: Namespace, http: aiohttp.Client
         await answer.content.readline()
         os.kill(process_of(next(iter(pods.values()))).pid, signal.SIGKILL)
         with pytest.raises(aiohttp.ClientError):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await answer.read()
     # The container is started again, and the Service leads to it.
     await until(lambda: models(http, url))

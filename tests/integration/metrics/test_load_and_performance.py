@@ -337,12 +337,12 @@ async def test_a_model_that_vanishes_has_no_load_but_a_past(prometheus: Promethe
     history = LoadHistory(60, 0.5)
     engines_at_work.source.pods["gone", "p"] = Gauges("m", finished=steadily(3))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while ("gone", "m") not in (await read(prometheus, history)).loads:
                 await asyncio.sleep(0.2)
     finally:
         del engines_at_work.source.pods["gone", "p"]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while (await read(prometheus, history)).loads["gone", "m"].arrivals is not None:
             await asyncio.sleep(0.2)
     assert (await read(prometheus, history)).loads["gone", "m"].history

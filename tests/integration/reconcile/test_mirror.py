@@ -187,7 +187,7 @@ async def test_a_killed_server_and_a_lost_history(api_server: LocalStack, cluste
             except ClusterError:
                 return False
 
-        await eventually(true, "the picture is true again", seconds=60)
+        await eventually(true, "the picture is true again", seconds=120)
         await put(cluster, place, "kept", "changed")
         await shows(mirror.store(WANT, [place]), ["changed", "new"])
 
@@ -265,7 +265,7 @@ async def test_only_what_a_person_wishes_wakes(cluster: Cluster, place: str) -> 
                 await cluster.delete(CONFIG_MAPS, name, place)
             else:
                 await put(cluster, place, name, "2", wish=wish)
-            assert await mirror.wait(60)
+            assert await mirror.wait(120)
             assert not await mirror.wait(0), "and is then forgotten"
 
 

@@ -308,9 +308,9 @@ async def test_a_client_that_leaves_frees_its_pod(world: RouterWorld, mode: Mapp
     silent = await world.recording("silent", hang)
     async with before(world, mode) as envoy:
         asked = asyncio.create_task(envoy.post(chat()))
-        await asyncio.wait_for(silent.began.wait(), 60)
+        await asyncio.wait_for(silent.began.wait(), 120)
         asked.cancel()
-        await asyncio.wait_for(silent.cancelled.wait(), 60)
+        await asyncio.wait_for(silent.cancelled.wait(), 120)
         await eventually(lambda: outstanding(world) == 0, "nothing under way")
     world.gone("silent")
     engine = await world.recording("a", streaming(CONTENT, after=hang))
@@ -318,7 +318,7 @@ async def test_a_client_that_leaves_frees_its_pod(world: RouterWorld, mode: Mapp
         async with envoy.session.post(f"{envoy.url}/v1/chat/completions", json=chat(stream=True)) as answer:
             assert await answer.content.readany()
             assert outstanding(world) == 1
-        await asyncio.wait_for(engine.cancelled.wait(), 60)
+        await asyncio.wait_for(engine.cancelled.wait(), 120)
         await eventually(lambda: outstanding(world) == 0, "nothing under way")
     assert {line["error"]["type"] for line in await logged(world, 2)} <= {"client_gone", "proxy"}
     # Two prompts of 9 tokens, and a token of the second answer.
@@ -392,7 +392,7 @@ async def test_streams_that_ask_nothing_have_a_bound_in_number_and_in_time() -> 
     ):
         liveness = health_pb2.HealthCheckRequest(service="liveness")
         silent = [service.ExternalProcessorStub(channel).Process() for _ in range(1 + SPARE)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             for one in silent:
                 await one.wait_for_connection()
             refused = grpc.StatusCode.OK
@@ -400,7 +400,7 @@ async def test_streams_that_ask_nothing_have_a_bound_in_number_and_in_time() -> 
                 await asyncio.sleep(0.05)
                 refused = await health_pb2_grpc.HealthStub(channel).Check(liveness).code()
             assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert {await one.code() for one in silent} == {grpc.StatusCode.DEADLINE_EXCEEDED}
         assert (await health_pb2_grpc.HealthStub(channel).Check(liveness)).status == 1
 
@@ -437,7 +437,7 @@ async def test_a_router_that_leaves_answers_what_it_has_begun(world: RouterWorld
     engine = await world.recording("a", streaming(CONTENT, after=wait))
     async with before(world, BUFFERED) as envoy:
         answer = await envoy.session.post(f"{envoy.url}/v1/chat/completions", json=chat(stream=True))
-        await asyncio.wait_for(engine.began.wait(), 60)
+        await asyncio.wait_for(engine.began.wait(), 120)
         world.router.stop()
         await eventually(lambda: world.router.front.leaving, "leaving")
         gate.set()

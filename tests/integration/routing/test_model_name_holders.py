@@ -63,7 +63,7 @@ class Tenants:
             await task
 
         self._stack.push_async_callback(end)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await router.started.wait()
         return url_of(router)
 
@@ -78,7 +78,7 @@ class Tenants:
         return Reconciler(map(Registered, lifecycles), spaces, follow=False)
 
     async def settle(self, reconciler: Reconciler) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while plans := [plan for some in (await reconciler.look()).values() for plan in some]:
                 rows = await reconciler.tell(plans)
                 assert not any(row["trouble"] for row in rows), rows
@@ -187,7 +187,7 @@ async def test_a_tenant_takes_no_live_model_name_of_another(tenants: Tenants) ->
     bindings = {"metadata": {"name": BINDINGS}, "data": {evil.namespace: f"{victim.namespace}-ch*", "Wrong": "*"}}
     await victim.cluster.create(CONFIG_MAPS, bindings, CONTROLLER_NAMESPACE)
     reached = len(trap.asked)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while len(trap.asked) == reached:
             assert (await victim.ask(routers[0], "chat"))[0] in (200, 404)
     await tenants.reconcile()
@@ -200,7 +200,7 @@ async def test_a_tenant_takes_no_live_model_name_of_another(tenants: Tenants) ->
     )
     await victim.cluster.delete(CONFIG_MAPS, BINDINGS, CONTROLLER_NAMESPACE)
     before = len(engine.asked)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while len(engine.asked) == before:
             await victim.ask(routers[0], "chat")
 

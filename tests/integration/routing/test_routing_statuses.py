@@ -66,7 +66,7 @@ class Routing:
     async def told(self) -> int:
         """Look and tell until nothing is left to tell; how many statuses were due."""
         due = 0
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(120):
             while plans := [plan for some in (await self.reconciler.look()).values() for plan in some]:
                 assert not any(plan.acts for plan in plans)
                 due += len(plans)
@@ -76,7 +76,7 @@ class Routing:
 
     async def told_once(self, kind: ResourceType, name: str, **reasons: str) -> None:
         """Look and tell until the watches have told what the test did."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(120):
             while not reasons.items() <= (await self.said(kind, name)).items():
                 await self.told()
                 await asyncio.sleep(0.05)
@@ -188,7 +188,7 @@ async def test_nothing_is_told_without_the_lease(routing: Routing) -> None:
     assert [plan.subject.key for plan in plans] == [Key(routing.namespace, "llama")]
     with pytest.raises(NotTheWriter):
         await routing.reconciler.tell(plans)
-    assert await lease.acquire(60)
+    assert await lease.acquire(120)
     await routing.told()
     await lease.release()
     assert await routing.said(SERVERS, "llama") == {"Ready": "NoReadyPods"}
@@ -234,7 +234,7 @@ async def test_the_rights_of_the_manifests_are_enough(
     monkeypatch.setenv("KUBECONFIG", str(account))
     async with Reconciler(LIFECYCLES, spaces) as reconciler:
         lease = reconciler.lease("modelyard-reconcile", CONTROLLER_NAMESPACE)
-        assert await lease.acquire(60)
+        assert await lease.acquire(120)
         found = [plan for some in (await reconciler.look()).values() for plan in some]
         own = [plan for plan in found if plan.subject.key.namespace == routing.namespace]
         assert len(own) == 2

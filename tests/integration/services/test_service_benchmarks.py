@@ -173,7 +173,7 @@ async def test_a_service_is_measured_and_what_is_killed_or_changed_meanwhile_is_
     await scale(0)
     await benchmarks.until(failing("ServiceNotReady", "ServiceScaledToZero"), "nightly")
     assert "no pod that is ready" in await benchmarks.until_reason("nightly", "Completed", "ServiceScaledToZero")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while program.is_running():
             await asyncio.sleep(0.2)
 

@@ -87,7 +87,7 @@ async def test_shares_are_exact_and_no_request_is_lost(services: Services, clien
     await services.make("chat", {"runner": runner()}, annotations=annotations)
     obj = await services.until(is_ready, "chat")
     assert obj["status"]["url"] == ADDRESS
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await client.once(1) != "whole":
             await asyncio.sleep(0.1)  # the router has not heard of the route yet
 
@@ -96,7 +96,7 @@ async def test_shares_are_exact_and_no_request_is_lost(services: Services, clien
     await services.until_reason("chat", "LatestDeploymentReady", "Canary")
     there = await pods()
     assert there.keys() == {"chat-engine", "chat-engine-canary"}, "one pod each"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not await client.served_by(there["chat-engine-canary"]):
             assert await client.once(1) == "whole"
     before = {name: await client.served_by(pod) for name, pod in there.items()}
@@ -138,7 +138,7 @@ async def test_shares_are_exact_and_no_request_is_lost(services: Services, clien
 
             await services.settled(scaled)
         served = client.seen["whole"]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while client.seen["whole"] < served + 50:
                 await asyncio.sleep(0.1)
     finally:

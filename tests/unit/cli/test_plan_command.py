@@ -133,7 +133,7 @@ def test_a_plan_wraps_to_the_terminal() -> None:
         while part := os.read(leader, 4096):
             shown += part
     os.close(leader)
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     lines = re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
     assert len(lines) > 20
     assert max(map(len, lines)) <= 60

@@ -80,7 +80,7 @@ async def test_sigterm_ends_the_run_where_the_event_loop_catches_its_exception(
     try:
         loop.call_soon(interrupted)
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(run, 60)
+            await asyncio.wait_for(run, 120)
         assert not caplog.records
         loop.call_soon(lambda: 1 / 0)
         await asyncio.sleep(0)

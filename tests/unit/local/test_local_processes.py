@@ -58,5 +58,5 @@ def test_stop_asks_first_and_kills_the_whole_group_then(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "hi\nbye\n"
     stop([identity_of(stubborn)], grace=0.3)
     assert stubborn.wait() == -signal.SIGKILL
-    asyncio.run(asyncio.wait_for(wait_for_exit(child), 30))  # it is init that buries it
+    asyncio.run(asyncio.wait_for(wait_for_exit(child), 120))  # it is init that buries it
     assert not child.alive()

@@ -84,7 +84,7 @@ async def test_a_change_takes_effect_and_a_bad_one_does_not(tmp_path: Path) -> N
     assert await ours.admission.authenticate({}) == Principal()
 
     async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not condition():
                 await asyncio.sleep(0.01)
 

@@ -20,7 +20,7 @@ class Source:
 
     async def settled(self):
         """Return when a router has taken note of the present state."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             # By the time it asks again it has taken the answer before.
             for _ in range(2):
                 self.asked.clear()
