@@ -242,12 +242,12 @@ async def follow(world: PolicyWorld, name: str, kill: bool) -> list[int | None]:
     await world.deploy(name, 2)
     await world.bind(name)
     targets = []
-    state = PolicyState(Scraper(seconds=5.0))
+    state = PolicyState(Scraper(seconds=30.0, total=60.0))
     for seconds, load in STORY:
         await world.settle(name, await world.replicas(name) or 0, load)
         if kill:
             await state.scraper.close()
-            state = PolicyState(Scraper(seconds=5.0))
+            state = PolicyState(Scraper(seconds=30.0, total=60.0))
         ticked = await world.tick(state, T0 + seconds)
         targets.append(ticked.decision(name).records[0].target.replicas)
     await state.scraper.close()
@@ -279,14 +279,14 @@ async def test_a_kill_between_the_writes_of_a_tick_loses_nothing(
         left -= 1
         return 10.0 if left >= 0 else -1.0
 
-    async with PolicyState() as state:
+    async with PolicyState(Scraper(seconds=30.0, total=60.0)) as state:
         views = await world.look(state)
         decisions, _ = decide_bindings(without_rivals(views, Fleet(T0)), world.settings, T0)
         fence = Fence(remaining)
         with pytest.raises(NotTheWriter):
             await world.carry_out(views, decisions, T0, fence)
     assert await world.replicas("chat") == 2
-    async with PolicyState() as successor:
+    async with PolicyState(Scraper(seconds=30.0, total=60.0)) as successor:
         ticked = await world.tick(successor, T0 + 15)
     assert ticked.decision("chat").records[0].target.replicas == 4
     assert ticked.decision("chat").panic
@@ -423,7 +423,7 @@ async def test_an_address_taken_over_by_another_pod_is_another_pods_history(
         pods = [one for one in await world.pods("chat") if one["metadata"]["uid"] != pod["metadata"]["uid"]]
         return pods[0] if pods else None
 
-    new = await eventually(successor, "a new pod", 60)
+    new = await eventually(successor, "a new pod", 120)
     await world.cluster.merge_patch(
         PODS, new["metadata"]["name"], ready_status(T0, ip), world.namespace, subresource="status"
     )

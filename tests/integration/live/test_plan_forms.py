@@ -112,21 +112,20 @@ async def test_both_forms_now_if_and_from_files(
     scope = ("-n", served.namespace, "--settings", policy)
     live = (*scope, "--prometheus", prometheus_server.url)
 
-    async def known() -> bool:
-        found = await plan(*live)
+    async def known() -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
+        before = await stored(cluster, served.namespace)
+        found = await plan(*live, "--save-snapshot", snapshot)
         told = found["records"][0]["prediction"]
-        # Until the load window is full of samples, the load is told too low.
-        return bool(told) and told["load"] > 6 and found["bindings"][0]["records"][0]["decided"]
+        # Until the load window is full of samples, the load is told too low; scrapes that come late distort it.
+        load = told and told["load"] == pytest.approx(8, rel=0.3)
+        return (before, found) if load and found["bindings"][0]["records"][0]["decided"] else None
 
-    await eventually(known, "load and request sizes are known", 60)
-    before = await stored(cluster, served.namespace)
-    now = await plan(*live, "--save-snapshot", snapshot)
+    before, now = await eventually(known, "load and request sizes are known", 120)
     assert [o["metadata"]["resourceVersion"] for o in await stored(cluster, served.namespace)] == [
         o["metadata"]["resourceVersion"] for o in before
     ]
     (record,), (binding,) = now["records"], now["bindings"]
     assert record["form"] == "slo"
-    assert record["prediction"]["load"] == pytest.approx(8, rel=0.3)
     assert [option["chosen"] for option in record["alternatives"]].count(True) == 1
     assert (binding["records"][0]["current"], binding["records"][0]["target"]) == (2, 5)  # 24 in all at 5 each
 

@@ -48,7 +48,8 @@ def test_a_source_that_sends_byte_by_byte_is_left(bucket: Bucket, node: Node) ->
     assert "minimumRate" in failed.message
     assert bucket.sent <= bucket.drip
     bucket.drip = 0
-    assert node.fetch("s3://models/m", endpoint=bucket.address, limits=limits).outcome == "Fetched"
+    patient = replace(limits, window=60.0)  # half a second may be one in which a busy machine does not come to it
+    assert node.fetch("s3://models/m", endpoint=bucket.address, limits=patient).outcome == "Fetched"
 
 
 @pytest.mark.parametrize("endless", ["new", "same"])

@@ -231,13 +231,13 @@ async def test_why_pods_are_not_ready_is_told_in_words(services: Services) -> No
 BAD = "nowhere.example/e:1"
 
 
-async def waited(services: Services, field: str, value: str) -> bool:
-    """Return whether ``kubectl wait`` sees this value in the status of the service chat."""
+async def waited(services: Services, field: str, value: str, seconds: int = 60) -> bool:
+    """Return whether ``kubectl wait`` sees this value in the status of the service chat within these seconds."""
     kubectl, space = str(ensure(["kubectl"], print)["kubectl"]), services.space
-    path = f"--for=jsonpath={{.status.{field}}}={value}"
-    arguments = (f"--kubeconfig={services.stack.kubeconfig}", "wait", path, "isvc/chat", "-n", space, "--timeout=2s")
+    options = (f"--kubeconfig={services.stack.kubeconfig}", "-n", space, f"--timeout={seconds}s")
+    arguments = ("wait", f"--for=jsonpath={{.status.{field}}}={value}", "isvc/chat", *options)
     process = await asyncio.create_subprocess_exec(kubectl, *arguments)
-    return await asyncio.wait_for(process.wait(), 60) == 0
+    return await asyncio.wait_for(process.wait(), 120) == 0
 
 
 async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_again(services: Services) -> None:
@@ -250,12 +250,12 @@ async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_ag
     """Transition statuses of the update, as a pipeline reads them."""
 
     async def returned() -> bool:
-        status = (await services.get("chat"))["status"]
-        if status["observedGeneration"] == 2:
-            transitions.append(status["modelStatus"]["transitionStatus"])
         found = await services.cluster.list(PODS, services.space)
         images.append([one["spec"]["containers"][0]["image"] for one in found])
-        return conditions(await services.get("chat"))["LatestDeploymentReady"][1] == "RolledBack"
+        obj = await services.get("chat")
+        if obj["status"]["observedGeneration"] == 2:
+            transitions.append(obj["status"]["modelStatus"]["transitionStatus"])
+        return conditions(obj)["LatestDeploymentReady"][1] == "RolledBack"
 
     await services.settled(returned)
     assert max(seen.count(BAD) for seen in images) == 1, "its strategy makes one more at a time"
@@ -280,7 +280,7 @@ async def test_an_update_ends_at_its_first_bad_pod_goes_back_and_is_not_tried_ag
     assert model["modelRevisionStates"] == {"activeModelState": "Loaded", "targetModelState": "FailedToLoad"}
     assert await waited(services, "observedGeneration", "2")
     assert await waited(services, "modelStatus.transitionStatus", "BlockedByFailedLoad")
-    assert not await waited(services, "modelStatus.transitionStatus", "UpToDate"), "it is no success to a pipeline"
+    assert not await waited(services, "modelStatus.transitionStatus", "UpToDate", 2), "it is no success to a pipeline"
     failure, good = model["lastFailureInfo"], obj["status"]["annotations"]["modelyard.dev/good"]
     assert (failure["reason"], failure["message"]) == ("RuntimeUnhealthy", said)
     assert failure["location"].startswith("chat-engine-")

@@ -54,7 +54,7 @@ async def tenant(
         control_plane_cluster, "tenant", control_plane.kubeconfig, tmp_path / "kubeconfig", namespace
     )
     async with Cluster.connect(ClusterSettings(kubeconfig=path)) as cluster:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 try:
                     await cluster.list(SERVICE_ACCOUNTS, namespace)
@@ -142,7 +142,7 @@ def new_form(runtime: str) -> dict[str, Any]:
     return {"spec": wanted, "runtime": {"kind": "ClusterServingRuntime", "name": runtime, "spec": spec}}
 
 
-async def let_forge(cluster: Cluster, namespace: str) -> None:
+async def let_forge(cluster: Cluster, tenant: Cluster, namespace: str) -> None:
     """Give the tenant more than ``admin`` has: ControllerRevisions, services, and their statuses."""
     about = {"name": "forger", "namespace": namespace}
     await cluster.apply({"apiVersion": RBAC, "kind": "Role", "metadata": about, "rules": FORGERY})
@@ -151,6 +151,15 @@ async def let_forge(cluster: Cluster, namespace: str) -> None:
     binding = {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": about, "roleRef": reference, "subjects": subjects}
     await cluster.apply(binding)
 
+    async def in_force() -> bool:
+        try:
+            await tenant.list(INFERENCE_SERVICES, namespace)
+        except Forbidden:
+            return False
+        return True
+
+    await eventually(in_force, "the forger has its role")
+
 
 @pytest.mark.parametrize("form", ["rendered", "inputs"])
 async def test_a_forged_rollback_gives_a_tenant_no_rights(
@@ -158,7 +167,7 @@ async def test_a_forged_rollback_gives_a_tenant_no_rights(
 ) -> None:
     """The tenant forges a ControllerRevision, the status that names it, and since when its update has failed."""
     cluster = control_plane_cluster
-    await let_forge(cluster, namespace)
+    await let_forge(cluster, tenant, namespace)
 
     async def roll_out() -> None:
         plans = await look(cluster, fleets.kinds, [namespace])
@@ -198,7 +207,7 @@ async def test_a_service_that_flips_with_canaries_and_forged_records_stays_withi
 ) -> None:
     """Each edit comes with the shortest deadlines, a canary, a forged status, and forged revisions."""
     cluster = control_plane_cluster
-    await let_forge(cluster, namespace)
+    await let_forge(cluster, tenant, namespace)
     await fleets.make(namespace)
     shortest = {
         "modelyard.dev/progress-deadline-seconds": "0",
