@@ -17,6 +17,7 @@ import uuid
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 import prefect
@@ -48,25 +49,38 @@ async def shift(parameters: AutoscaleParameters) -> State:
     return await autoscale(**dict(parameters), return_state=True)
 
 
-@pytest.mark.timing_sensitive("a shift of six seconds must get to more than one tick")
+async def shift_of_ticks(parameters: Parameters, record: Path, count: int, **given: Any) -> tuple[State, int]:
+    """A shift that got to at least so many ticks, and its seconds: on a busy machine it takes more of them."""
+    for seconds in (5, 20, 80):
+        record.unlink(missing_ok=True)
+        state = await shift(parameters(shift_seconds=seconds, **given))
+        if len(ticks_of(record)) >= count:
+            return state, seconds
+    raise AssertionError(f"not {count} ticks: {state.message}")
+
+
 async def test_a_shift_ticks_on_its_grid_and_tells_it_in_numbers(parameters: Parameters, record: Path) -> None:
-    state = await shift(parameters(shift_seconds=6))
+    state, seconds = await shift_of_ticks(parameters, record, 2)
     assert state.name == "Completed"
     ticks = ticks_of(record)
     assert (state.message or "").startswith(f"{len(ticks)} ticks, 0 failed, 0 scaled")
     assert all(stages == STAGES for stages in ticks.values())
-    assert 1 < len(ticks) <= 24
     assert list(ticks) == sorted(ticks)
-    assert set(ticks) <= set(range(24))
+    assert set(ticks) <= set(range(4 * seconds))
     entries = recorded(record)
     assert [entries[0]["stage"], entries[-1]["stage"]] == ["open", "close"]
     assert all(entry["held"] for entry in entries if entry["tick"] >= 0)
 
 
-@pytest.mark.timing_sensitive("a tick and that for an edit must be over within twelve seconds")
+@pytest.mark.timing_sensitive("a tick and that for an edit must be over within sixty seconds")
 async def test_an_edit_is_acted_on_before_the_next_tick_is_due(parameters: Parameters, record: Path) -> None:
-    await shift(parameters(interval_seconds=8, shift_seconds=14, edit=0))
-    numbers = [entry["tick"] for entry in recorded(record) if entry["stage"] == "collect"]
+    numbers: list[int] = []
+    for interval in (8, 40):
+        record.unlink(missing_ok=True)
+        await shift(parameters(interval_seconds=interval, shift_seconds=1.75 * interval, edit=0))
+        numbers = [entry["tick"] for entry in recorded(record) if entry["stage"] == "collect"]
+        if len(numbers) > 2:
+            break  # else a tick takes longer than that on this machine
     assert numbers == [0, 1, 1], "a tick of the grid, one for the edit, and the next of the grid all the same"
 
 
@@ -94,11 +108,10 @@ async def test_collect_is_tried_again_while_the_next_tick_is_not_due(parameters:
 async def test_a_failing_tick_is_counted_and_the_next_one_goes_on(
     parameters: Parameters, record: Path, stage: str, ran: list[str]
 ) -> None:
-    state = await shift(parameters(shift_seconds=5, fail=f"{stage}@1"))
+    state, _ = await shift_of_ticks(parameters, record, 3, fail=f"{stage}@1")
     assert state.name == "Completed"
     first, second, *others = ticks_of(record).values()
     assert (first, second) == (STAGES, ran)
-    assert others
     assert all(stages == STAGES for stages in others)
     assert (state.message or "").startswith(f"{2 + len(others)} ticks, 1 failed, 0 scaled")
     assert (state.message or "").endswith(f"({stage}: 1); last error: {stage}: RuntimeError: {stage} was told to fail")
@@ -191,7 +204,7 @@ async def test_a_dry_run_neither_waits_for_the_writer_nor_keeps_it_out_and_tells
 async def test_a_shift_that_loses_the_lease_stops_writing_at_once(
     parameters: Parameters, record: Path, during: str, ran: list[str]
 ) -> None:
-    state = await shift(parameters(shift_seconds=5, revoke=f"{during}@1"))
+    state, _ = await shift_of_ticks(parameters, record, 3, revoke=f"{during}@1")
     ticks = list(ticks_of(record).values())
     assert ticks[:2] == [STAGES, ran]
     assert ticks[-1] == STAGES, "it goes back to waiting, and on when it has the lease again"
@@ -223,13 +236,14 @@ async def test_a_locked_database_costs_the_loop_nothing(
 
 
 async def test_the_table_is_one_artifact_per_shift_updated_in_place(
-    parameters: Parameters, prefect_server: PrefectServer, client: PrefectClient
+    parameters: Parameters, record: Path, prefect_server: PrefectServer, client: PrefectClient
 ) -> None:
     name = f"artifacts-{uuid.uuid4().hex[:8]}"
-    lease_name = f"modelyard-autoscale-{name}"
-    state = await shift(parameters(lease_name=lease_name, shift_seconds=8, table_every_ticks=100, change=2, rows=3))
+    given = {"lease_name": f"modelyard-autoscale-{name}", "table_every_ticks": 100, "change": 2, "rows": 3}
+    state, _ = await shift_of_ticks(parameters, record, 3, **given)
     named = ArtifactFilter(key=ArtifactFilterKey(any_=[f"autoscale-{name}-decisions"]))
-    versions = await client.read_artifacts(artifact_filter=named)
+    found = await client.read_artifacts(artifact_filter=named)
+    versions = [artifact for artifact in found if artifact.flow_run_id == state.state_details.flow_run_id]
     assert len(versions) == 1
     described = re.fullmatch(r"Decisions of tick (\d+): 1 scaled", versions[0].description or "")
     assert described
@@ -290,7 +304,7 @@ def test_a_shift_told_to_stop_gives_up_its_lease(
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(sign)
-        assert process.wait(timeout=60) != 0
+        assert process.wait(timeout=120) != 0
     finally:
         process.kill()
         process.wait()
@@ -339,7 +353,7 @@ async def test_a_shift_that_was_halted_and_marked_as_crashed_corrects_its_state_
         if ends_in == "Running":
             await until(lambda: count(corrected), "it ticks on")
         else:
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=120) == 0
             assert recorded(record)[-1] == {**recorded(record)[-1], "stage": "close", "held": False}
     finally:
         process.kill()
