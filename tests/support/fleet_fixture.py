@@ -31,6 +31,8 @@ from modelyard.reconcile.report import TickReport
 
 PEAK = 4
 """Seconds over which the loop of these tests looks for the highest value."""
+_REPORTED: dict[str, set[str]] = {}
+"""Pods of which Prometheus had what a test waited for, by namespace."""
 
 
 def escape(value: str) -> str:
@@ -223,7 +225,7 @@ class ServedModel:
 
     async def settle(self, workload: str, replicas: int, age: float = 3600) -> list[str]:
         """Wait until the controller-manager has made it ``replicas`` pods; make them Ready and let them report."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 pods = await self.pods(workload)
                 if len(pods) == replicas:
@@ -241,7 +243,7 @@ class ServedModel:
         for key in [k for k in self.source.pods if k[0] == self.namespace and k[1].startswith(f"{workload}-")]:
             if key[1] not in names:
                 del self.source.pods[key]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 status = (await self.cluster.get(DEPLOYMENTS, workload, self.namespace)).get("status") or {}
                 if status.get("readyReplicas", 0) == replicas and status.get("replicas", 0) == replicas:
@@ -284,6 +286,9 @@ class ServedModel:
                 return all(counts.get(pod, 0) > 1 for pod, gauges in mine.items() if gauges.finished is not None)
 
             await eventually(same, f"Prometheus reports {mine}")
+        _REPORTED[self.namespace] = {
+            pod for pod, gauges in mine.items() if isinstance(gauges.kv, float) and not math.isnan(gauges.kv)
+        }
 
     async def replicas(self, workload: str) -> int:
         return int((await self.cluster.get(DEPLOYMENTS, workload, self.namespace))["spec"]["replicas"])
@@ -323,14 +328,25 @@ class Ticked:
 
 
 async def run_tick(loop: Controller) -> Ticked:
-    """All stages."""
-    fleet = await loop.collect()
+    """All stages. It looks again where nothing was scraped meanwhile, as it may be on a busy machine."""
+    async with asyncio.timeout(120):
+        while _unseen(fleet := await loop.collect()):
+            await asyncio.sleep(0.1)
     decision = loop.decide(fleet)
     done = await loop.actuate(fleet, decision)
     return Ticked(fleet, decision, done.outcome, await loop.report(decision, done))
 
 
-async def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def _unseen(fleet: Fleet) -> bool:
+    """Return whether Prometheus answers without a pod that it knew of a moment ago."""
+    seen = {(signal.namespace, signal.pod) for signal in fleet.signals.pods if signal.kv is not None}
+    return fleet.signals.error is None and any(
+        pod.key.name in _REPORTED.get(pod.key.namespace, ()) and (pod.key.namespace, pod.key.name) not in seen
+        for pod in fleet.pods
+    )
+
+
+async def eventually(check: Callable[[], Any], what: str, seconds: float = 120) -> Any:
     """Wait until an (asynchronous) check gives something true."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:

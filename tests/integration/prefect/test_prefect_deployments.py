@@ -600,7 +600,7 @@ async def test_a_cancelled_run_gives_up_its_lease_and_is_not_replaced(
         return recorded(record)[-1]["stage"] == "close"
 
     await until(closed, "it has closed its connections")
-    assert await FileLease(record.with_name("shared.lock")).acquire(30)
+    assert await FileLease(record.with_name("shared.lock")).acquire(120)
     assert {r.id for r in await runs_of(client, deployment.id)} == before
 
 

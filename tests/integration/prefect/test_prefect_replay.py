@@ -211,9 +211,9 @@ def test_an_interrupt_leaves_no_process_and_nothing_half_written(
             time.sleep(0.2)
             children = spawned(mine)
         process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=120)
         assert process.returncode != 0, said
-        _, alive = psutil.wait_procs(children, timeout=60)
+        _, alive = psutil.wait_procs(children, timeout=120)
         assert not alive
     finally:
         for child in children:

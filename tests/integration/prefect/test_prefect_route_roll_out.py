@@ -105,7 +105,7 @@ async def space(
         load = Load(session, local_namespace)
         clients = [asyncio.create_task(load.client()) for _ in range(6)]
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while load.seen[200] < 10:
                     await asyncio.sleep(0.1)
             load.seen.clear()
