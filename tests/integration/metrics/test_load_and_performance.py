@@ -7,13 +7,13 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from fleet_fixture import Gauges, MetricSource, steadily
+from fleet_fixture import Gauges, MetricSource, eventually, steadily
 from made_up_engine import MADE_UP
 from prometheus_server import PrometheusServer, free_port
 
@@ -245,7 +245,7 @@ class Served:
 async def engines_at_work(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     source = MetricSource()
     source.pods.update(engines())
-    server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), free_port(), source.address)
+    server = PrometheusServer(tmp_path_factory.mktemp("prometheus"), free_port(), source.address, interval="1s")
     server.start()
     async with Prometheus(PrometheusSettings(base_url=server.url, timeout=30)) as prometheus:
         async with asyncio.timeout(120):
@@ -253,7 +253,7 @@ async def engines_at_work(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
                 answer = await prometheus.query(
                     'count_over_time(vllm:num_requests_running{namespace="plain"}[1m])', "a test"
                 )
-                if answer and (answer[0].value or 0) >= 2 * WINDOW + 4:
+                if answer and (answer[0].value or 0) >= WINDOW + 2:
                     break
                 await asyncio.sleep(0.2)
     yield Served(source, server.url)
@@ -268,22 +268,52 @@ async def prometheus(engines_at_work: Served) -> AsyncIterator[Prometheus]:
 
 
 async def read(prometheus: Prometheus, history: LoadHistory | None = None, **options: Any) -> Signals:
-    return await read_signals(prometheus, peak_window=2, load_window=WINDOW, loads=history, **options)
+    return await read_signals(prometheus, peak_window=30, load_window=WINDOW, loads=history, **options)
+
+
+async def read_whole(prometheus: Prometheus, **options: Any) -> Signals:
+    """Signals of a time in which no scrape failed: after one that did, a busy machine's series are not there."""
+
+    async def whole() -> Signals | None:
+        signals = await read(prometheus, **options)
+        scraped = await prometheus.query("min_over_time(up[10s])", "a test")
+        return signals if [one.value for one in scraped] == [1] else None
+
+    return cast(Signals, await eventually(whole, "no scrape fails"))
+
+
+async def measured(look: Callable[[], Awaitable[Mapping[str, float | None]]], expected: Mapping[str, float]) -> None:
+    """Wait until rates are as they were made: scrapes of a busy machine that come late distort them."""
+    seen: dict[str, float | None] = {}
+
+    async def near() -> bool:
+        seen.update(await look())
+        return {name: seen.get(name) for name in expected} == pytest.approx(expected, rel=0.15)
+
+    try:
+        await eventually(near, f"{expected}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; last seen {seen}") from None
 
 
 async def test_offered_load_is_completions_plus_what_piles_up(prometheus: Prometheus) -> None:
-    signals = await read(prometheus, LoadHistory(20, 0.5))
-    assert signals.error is None
-    assert not signals.partial_errors
-    loads = {namespace: load.arrivals for (namespace, _), load in signals.loads.items()}
-    near = pytest.approx
-    assert loads["plain"] == near(4, rel=0.15)
-    assert loads["saturated"] == near(8, rel=0.15), "completions are flat at 5/s, the queue grows by 3/s"
-    assert loads["fresh"] == near(2, rel=0.15), "no request finished yet, so there is no counter"
-    assert loads["draining"] == 0, "never negative"
-    assert loads["odd"] == near(5, rel=0.15), "NaN and infinity are left out, of one pod and of one part"
-    assert loads["sglang"] == near(8, rel=0.15)
-    assert "mute" not in loads, "missing is not zero"
+    async def loads() -> dict[str, float | None]:
+        signals = await read(prometheus, LoadHistory(20, 0.5))
+        assert signals.error is None
+        assert not signals.partial_errors
+        found = {namespace: load.arrivals for (namespace, _), load in signals.loads.items()}
+        assert found["draining"] == 0, "never negative"
+        assert "mute" not in found, "missing is not zero"
+        return found
+
+    expected = {
+        "plain": 4.0,
+        "saturated": 8.0,  # completions are flat at 5/s, the queue grows by 3/s
+        "fresh": 2.0,  # no request finished yet, so there is no counter
+        "odd": 5.0,  # NaN and infinity are left out, of one pod and of one part
+        "sglang": 8.0,
+    }
+    await measured(loads, expected)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +335,7 @@ async def test_data_parallel_ranks_add_up_and_other_ranks_repeat(
     engines: float | None,
     tokens: int,
 ) -> None:
-    signals = await read(prometheus, performance_in=[space])
+    signals = await read_whole(prometheus, performance_in=[space])
     (pod,) = (pod for pod in signals.pods if pod.namespace == space)
     assert (pod.running, pod.waiting, pod.kv, pod.engines) == (running, waiting, kv, engines)
     (done,) = signals.performance
@@ -313,14 +343,14 @@ async def test_data_parallel_ranks_add_up_and_other_ranks_repeat(
 
 
 async def test_cached_tokens_are_not_added_to_their_total(prometheus: Prometheus) -> None:
-    signals = await read(prometheus, performance_in=["hits", "labels"])
+    signals = await read_whole(prometheus, performance_in=["hits", "labels"])
     assert signals.partial_errors == (), "the page of another namespace"
     (done,) = (pod for pod in signals.performance if pod.namespace == "hits")
     assert done.prefix_hit_rate == pytest.approx(0.25, rel=0.01)
 
 
 async def test_of_a_gateways_queue_under_old_and_new_names_the_new_one_counts(prometheus: Prometheus) -> None:
-    signals = await read(prometheus, performance_in=["hits"])
+    signals = await read_whole(prometheus, performance_in=["hits"])
     assert signals.gateway_queue["gateway", "m"] == 3 + 2
     assert signals.gateway_bytes["gateway", "m"] == 8000 + 400
     without = await read(prometheus, performance_in=["hits"], caches_in=())
@@ -328,7 +358,7 @@ async def test_of_a_gateways_queue_under_old_and_new_names_the_new_one_counts(pr
 
 
 async def test_what_two_monitors_scrape_waits_once(prometheus: Prometheus) -> None:
-    signals = await read(prometheus)
+    signals = await read_whole(prometheus)
     (pod,) = (pod for pod in signals.pods if pod.namespace == "twice")
     assert (pod.waiting, pod.engines) == (3, None)
 
@@ -417,7 +447,14 @@ async def test_a_gap_in_the_ticks_is_filled(prometheus: Prometheus) -> None:
 
 
 async def test_performance_of_each_engine_in_the_units_of_the_model(prometheus: Prometheus) -> None:
-    signals = await read(prometheus, performance_in=["saturated", "sglang", "older", "mute"])
+    spaces = ["saturated", "sglang", "older", "mute"]
+
+    async def completed() -> dict[str, float | None]:
+        found = (await read(prometheus, performance_in=spaces)).performance
+        return {one.namespace: one.completed for one in found}
+
+    await measured(completed, {"saturated": 5 * WINDOW, "sglang": 6 * WINDOW})
+    signals = await read_whole(prometheus, performance_in=spaces)
     assert not signals.partial_errors
     found: dict[str, PodPerformance] = {one.namespace: one for one in signals.performance}
     assert found.keys() == {"saturated", "sglang", "older", "mute"}, "and of no other namespace"
@@ -426,13 +463,11 @@ async def test_performance_of_each_engine_in_the_units_of_the_model(prometheus: 
         return pytest.approx(value, rel=0.01)
 
     busy = found["saturated"]
-    assert busy.completed == pytest.approx(5 * WINDOW, rel=0.15)
     assert (busy.prompt_tokens, busy.output_tokens) == (near(512), near(128))
     assert (busy.ttft, busy.itl) == (near(250), near(20)), "the newer name of the latency between tokens wins"
     assert busy.kv_tokens == 2 * 1000 * 16, "two engines in one pod; the metric names no model"
     assert busy.prefix_hit_rate == near(0.25)
     sglang = found["sglang"]
-    assert sglang.completed == pytest.approx(6 * WINDOW, rel=0.15)
     assert (sglang.prompt_tokens, sglang.output_tokens) == (near(100), near(50))
     assert (sglang.ttft, sglang.itl) == (near(100), near(10))
     assert sglang.kv_tokens == 250000
@@ -463,7 +498,11 @@ async def test_engines_of_other_makes_are_read_by_their_tables(
         "tensorrt-llm": ("m", 0.3, 2, 7),
         "tgi": ("m", None, 1, 5),
     }
-    assert signals.loads["made-up", "m"].arrivals == pytest.approx(2, rel=0.15)
+
+    async def load() -> dict[str, float | None]:
+        return {"made-up": (await read(prometheus, LoadHistory(20, 0.5))).loads["made-up", "m"].arrivals}
+
+    await measured(load, {"made-up": 2.0})
     found = {one.namespace: one for one in signals.performance}
 
     def near(*values: float | None) -> tuple[Any, ...]:
@@ -586,10 +625,14 @@ async def test_an_unreachable_server_says_so_for_ranges_too() -> None:
 async def test_what_pods_served_is_read_as_of_any_moment(prometheus: Prometheus) -> None:
     now = time.time()
     found = (await read_served(prometheus, "saturated", WINDOW, now))["p"]
-    assert found.requests == pytest.approx(5 * WINDOW, rel=0.2)
     assert found.failed == 0
     assert found.ttft == pytest.approx(0.25, rel=0.01)
-    sglang = (await read_served(prometheus, "sglang", WINDOW, now))["p"]
-    assert sglang.requests == pytest.approx(6 * WINDOW, rel=0.2)
-    assert sglang.failed == pytest.approx(1.5 * WINDOW, rel=0.2)
     assert await read_served(prometheus, "saturated", WINDOW, now - 3600) == {}
+
+    async def served() -> dict[str, float | None]:
+        busy, sglang = [
+            (await read_served(prometheus, space, WINDOW, time.time()))["p"] for space in ("saturated", "sglang")
+        ]
+        return {"busy": busy.requests, "sglang": sglang.requests, "failed": sglang.failed}
+
+    await measured(served, {"busy": 5 * WINDOW, "sglang": 6 * WINDOW, "failed": 1.5 * WINDOW})
