@@ -41,7 +41,7 @@ def shell(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     known = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **env}
     script = script.replace("modelyard ", f"{sys.executable} -m deployments.command ")
-    return subprocess.run(["sh", "-e", "-c", script], cwd=ROOT, env=known, capture_output=True, text=True, timeout=120)
+    return subprocess.run(["sh", "-e", "-c", script], cwd=ROOT, env=known, capture_output=True, text=True, timeout=280)
 
 
 @pytest.mark.parametrize("name", ON_FILES)

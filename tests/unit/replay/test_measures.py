@@ -120,7 +120,7 @@ def test_a_new_value_is_one_more_field(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=280,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "9 passed" in run.stdout
