@@ -3,7 +3,7 @@
 Prefect leaves behind what nothing ever corrects: a run that was claimed and never started stays Pending, and after an
 outage every run that was missed is started. And a shift that died is replaced by an event trigger at best, which a
 restart of the server can make deaf. So the worker asks once a minute, whenever one of its runs ends, and before it
-starts anything after an outage.
+starts anything after an outage. All moments are those of the server's clock.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -44,6 +45,8 @@ from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 from deployments.checks import UNKNOWN
+from deployments.orphans import SURE_AFTER, OrphanSearch, worker_name
+from flows.own_state import UNRESPONSIVE
 from modelyard.ports import check_listenable, describe_listen_error
 
 TEMPLATE: dict[str, Any] = {
@@ -75,6 +78,8 @@ SOON = 30.0
 """Seconds within which a scheduled run counts as being there."""
 STANDING = 2
 """Runs that each shift should have: a writer and a standby."""
+CLOCKS_DIFFER = 10.0
+"""Seconds by which this machine's clock may differ from the server's, while the worker polls for runs by its own."""
 LOOK_TIMEOUT = 30.0
 PAGE = 200
 
@@ -95,7 +100,9 @@ class Patience:
     def allows(self, short: Iterable[Short], now: datetime) -> list[Short]:
         """Those of the shifts that lack a run which may have one now. All others begin with the first pause again."""
         kept = {one.shift.id: self._pauses.get(one.shift.id, (now, AGAIN)) for one in short}
-        allowed = [one for one in short if kept[one.shift.id][0] <= now]
+        # A pause that would last longer than the longest was set before the clock was set back.
+        longest = now + timedelta(seconds=LONGEST)
+        allowed = [one for one in short if not now < kept[one.shift.id][0] <= longest]
         for one in allowed:
             pause = kept[one.shift.id][1]
             kept[one.shift.id] = now + timedelta(seconds=pause), min(2 * pause, LONGEST)
@@ -104,11 +111,13 @@ class Patience:
 
 
 class Amiss(NamedTuple):
-    """What is to be put right: runs that never started, runs whose moment has passed, shifts that lack a run."""
+    """What is to be put right: runs that never started or whose moment has passed, shifts without runs, orphans."""
 
     stuck: list[FlowRun]
     passed: list[FlowRun]
     short: list[Short]
+    orphans: Sequence[FlowRun] = ()
+    """Runs that ended with their worker."""
 
 
 def amiss(
@@ -117,18 +126,23 @@ def amiss(
     now: datetime,
     before: Container[UUID] = (),
     living: Container[UUID] = (),
+    orphans: Sequence[FlowRun] = (),
 ) -> Amiss:
-    """What is to be put right, given the runs that are Pending, Running, or due within ``SOON`` seconds.
+    """What is to be put right, given the runs that have not ended, and are under way or due within ``SOON`` seconds.
 
-    ``before``: the runs that were under way when this worker came. They may have died with the one before it, which
-    Prefect notices much later, so they do not count. ``living``: those whose process this worker has.
+    ``before``: the runs that were under way when this worker came. They may have died with one before it on another
+    machine, which is noticed much later, so they do not count. ``living``: those whose process this worker has.
+    ``orphans``: those that ended with their worker.
     """
-    never, past = stuck(runs, now, living), passed(runs, now)
-    gone = {run.id for run in (*never, *past)}
+    lost = {run.id for run in orphans}
+    never, past = [run for run in stuck(runs, now, living) if run.id not in lost], passed(runs, now)
+    gone = (
+        lost | {run.id for run in (*never, *past)} | {run.id for run in runs if run.state and run.state.is_cancelling()}
+    )
     there = Counter(run.deployment_id for run in runs if run.id not in gone)
     alive = Counter(run.deployment_id for run in runs if run.id not in gone and run.id not in before)
     short = [Short(one, range(there[one.id], there[one.id] + STANDING - alive[one.id])) for one in shifts]
-    return Amiss(never, past, [one for one in short if one.numbers])
+    return Amiss(never, past, [one for one in short if one.numbers], orphans)
 
 
 def stuck(runs: Iterable[FlowRun], now: datetime, living: Container[UUID] = ()) -> list[FlowRun]:
@@ -180,7 +194,19 @@ def _shift(parameters: dict[str, Any]) -> float:
 
 async def under_way(client: PrefectClient, pool: str) -> set[UUID]:
     """The runs of the pool that somebody has claimed and that are not known to have ended."""
-    return {run.id for run in await _read_runs(client, pool, datetime.now(UTC)) if not _waits(run)}
+    return {run.id for run in await _read_runs(client, pool, await server_time(client)) if not _waits(run)}
+
+
+async def server_time(client: PrefectClient) -> datetime:
+    """Return the server's time, which the states of runs and their schedules go by; this machine's where it has none.
+
+    A machine whose clock is wrong must not take the runs of other machines for dead or late.
+    """
+    date = (await client.hello()).headers.get("Date", "")
+    try:
+        return parsedate_to_datetime(date).astimezone(UTC)
+    except ValueError:  # a proxy that does not send it
+        return datetime.now(UTC)
 
 
 async def put_right(
@@ -190,12 +216,19 @@ async def put_right(
     patience: Patience,
     before: Container[UUID] = (),
     living: Container[UUID] = (),
+    search: OrphanSearch | None = None,
 ) -> tuple[Amiss, list[str]]:
     """Look at the runs of the pool and put right what is amiss; what was found, and a sentence for each thing done."""
-    found = amiss(await _read_runs(client, pool, now), await _read_shifts(client, pool), now, before, living)
+    runs = await _read_runs(client, pool, now)
+    orphans = await search.find(client, pool, runs, now, living) if search is not None else ()
+    found = amiss(runs, await _read_shifts(client, pool), now, before, living, orphans)
     never: State[Any] = Crashed(message="It was never started, or could not say that it has ended")
     past: State[Any] = Cancelled(message="Its moment has passed: a newer run is due")
+    lost: State[Any] = Crashed(name=UNRESPONSIVE, message="Its worker has ended, and it gives no sign of life")
+    asked: State[Any] = Cancelled(message="Its worker ended before it was cancelled")
+    ending = [run for run in orphans if run.state and run.state.is_cancelling()]
     said = await _set(client, found.stuck, never) + await _set(client, found.passed, past)
+    said += await _set(client, [run for run in orphans if run not in ending], lost) + await _set(client, ending, asked)
     for shift, numbers in patience.allows(found.short, now):
         for number in numbers:
             # The same key for all who look in the same moment, so that several workers start one run.
@@ -209,7 +242,9 @@ async def put_right(
 
 
 async def _read_runs(client: PrefectClient, pool: str, now: datetime) -> list[FlowRun]:
-    alive = FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING])
+    alive = FlowRunFilterStateType(
+        any_=[StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    )
     chosen = FlowRunFilter(
         state=FlowRunFilterState(type=alive),
         expected_start_time=FlowRunFilterExpectedStartTime(before_=now + timedelta(seconds=SOON)),
@@ -273,11 +308,12 @@ class PoolWorker(
     """A process worker that puts right what is amiss in its pool, before it starts anything that is due."""
 
     def __init__(self, pool: str, limit: int) -> None:
-        super().__init__(work_pool_name=pool, limit=limit, base_job_template=TEMPLATE)
+        super().__init__(work_pool_name=pool, name=worker_name(), limit=limit, base_job_template=TEMPLATE)
         self._pool = pool
         self._before: set[UUID] | None = None
         self._living: set[UUID] = set()
         self._patience = Patience()
+        self._search = OrphanSearch()
         self._look_at = float("-inf")
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
@@ -303,15 +339,24 @@ class PoolWorker(
             async with asyncio.timeout(LOOK_TIMEOUT):
                 if self._before is None:
                     self._before = await under_way(self.client, self._pool)
-                now = datetime.now(UTC)
-                found, said = await put_right(self.client, self._pool, now, self._patience, self._before, self._living)
+                now = await server_time(self.client)
+                if abs(skew := (datetime.now(UTC) - now).total_seconds()) > CLOCKS_DIFFER:
+                    log.error(
+                        "This machine's clock is %.0f s %s the Prefect server's, so runs start early or late; set it",
+                        abs(skew),
+                        "ahead of" if skew > 0 else "behind",
+                    )
+                found, said = await put_right(
+                    self.client, self._pool, now, self._patience, self._before, self._living, self._search
+                )
         except Exception as error:
             # Without an answer the poll will have none either; what must not happen is that the worker ends.
             log.warning("The runs of %s cannot be looked after now: %r", self._pool, error)
             return
         for line in said:
             log.info("%s", line)
-        self._look_at = time.monotonic() + (AGAIN if any(found) else EVERY)
+        pause = SURE_AFTER / 2 if self._search.is_watching else EVERY
+        self._look_at = time.monotonic() + (AGAIN if any(found) else pause)
 
 
 def serve(pool: str, limit: int) -> None:

@@ -32,6 +32,8 @@ RELEASE_TIMEOUT = 5.0
 """Seconds giving up the Lease may take; after that it expires by itself."""
 RETRY_PAUSE = 5.0
 """Seconds between tries when the cluster cannot be reached at all."""
+CLOCKS_DIFFER = 60.0
+"""Seconds by which a run's beginning may seem to be off, before this machine's clock counts as wrong."""
 DEAD_AFTER = 20.0
 """Seconds after which whoever holds the Lease and was not seen to renew it has lost it."""
 
@@ -368,13 +370,18 @@ def seconds_late(run: FlowRun | None, now: datetime) -> float:
     """Seconds between the moment a run was meant for and ``now``; negative when it is ahead of it.
 
     Zero for a run somebody asked for by hand: it is meant for whenever it begins. After an outage Prefect starts every
-    run it missed, oldest first; without this each would drive the fleet once.
+    run it missed, oldest first; without this each would drive the fleet once. Where this machine's clock differs from
+    the server's by much, the server counts: it has set the moment, and the time at which the run began.
     """
     if run is None or run.expected_start_time is None:
         return 0.0
     if not run.auto_scheduled and (run.created_by is None or run.created_by.type != "AUTOMATION"):
         return 0.0
-    return (now - run.expected_start_time).total_seconds()
+    late = (now - run.expected_start_time).total_seconds()
+    if run.state is None or not run.state.is_running():
+        return late
+    by_server = (run.state.timestamp - run.expected_start_time).total_seconds()
+    return late if abs(late - by_server) < CLOCKS_DIFFER else by_server
 
 
 def is_on_schedule(run: FlowRun | None) -> bool:

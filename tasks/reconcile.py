@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -87,7 +86,7 @@ async def look_up(reconciler: Reconciler, plans: Plans, before: Runs | None = No
                 async with get_client() as client:
                     fates |= await _look_up(client, asked)
             work = _work(reconciler, plans)
-            if load is None and any(is_due(plan, fates, time.time()) for _, some in work for plan in some):
+            if load is None and any(is_due(plan, fates, reconciler.cluster.now()) for _, some in work for plan in some):
                 acting = (lifecycle.acting for lifecycle in reconciler.registered.values())
                 names = {how.deployment for how in acting if how is not None}
                 async with get_client() as client:
@@ -99,7 +98,7 @@ async def look_up(reconciler: Reconciler, plans: Plans, before: Runs | None = No
 
 def awaiting(reconciler: Reconciler, plans: Plans, runs: Runs) -> dict[str, list[Plan]]:
     """Return the plans with the flow runs, or the turns, that they wait for in their statuses."""
-    now = time.time()
+    now = reconciler.cluster.now()
     waiting = due(reconciler, plans, runs).waiting
 
     def each(some: Sequence[Plan], acting: Acting | None) -> list[Plan]:
@@ -115,7 +114,7 @@ def due(reconciler: Reconciler, plans: Plans, runs: Runs) -> Dispatch:
     """Choose the runs to start, for all lifecycles together, by what became of those that objects name."""
     if runs.load is None:
         return Dispatch()
-    return dispatch(_work(reconciler, plans), runs.fates, time.time(), runs.load)
+    return dispatch(_work(reconciler, plans), runs.fates, reconciler.cluster.now(), runs.load)
 
 
 def _work(reconciler: Reconciler, plans: Plans) -> list[tuple[Acting, Sequence[Plan]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -162,10 +161,10 @@ async def _compare(rolling: RollingOut, keys: Sequence[Key]) -> None:
         seen = [(key, here) for key in keys if (here := rolling.seen.get(key)) is not None]
         if watches := {key: here.watch for key, here in seen if here.watch is not None}:
             try:
-                rolling.readings.update(await measure(watches))
+                rolling.readings.update(await measure(watches, rolling.cluster.now()))
             except Exception as error:  # it is told, and tried again
                 problem = f"{type(error).__name__}: {error}"
-                rolling.readings.update(dict.fromkeys(watches, GateReading(time.time(), problem=problem)))
+                rolling.readings.update(dict.fromkeys(watches, GateReading(rolling.cluster.now(), problem=problem)))
 
 
 @task(
@@ -174,13 +173,13 @@ async def _compare(rolling: RollingOut, keys: Sequence[Key]) -> None:
     timeout_seconds=60,
     **STAGE,
 )
-async def measure(watches: dict[Key, GateWatch]) -> dict[Key, GateReading]:
-    """What was measured, or why nothing was, for each service."""
-    return dict(zip(watches, await asyncio.gather(*map(_reading, watches.values())), strict=True))
+async def measure(watches: dict[Key, GateWatch], at: float) -> dict[Key, GateReading]:
+    """What was measured until ``at`` (epoch seconds), or why nothing was, for each service."""
+    readings = await asyncio.gather(*(_reading(watch, at) for watch in watches.values()))
+    return dict(zip(watches, readings, strict=True))
 
 
-async def _reading(watch: GateWatch) -> GateReading:
-    at = time.time()
+async def _reading(watch: GateWatch, at: float) -> GateReading:
     over, end = watch.over(at), min(at, watch.until)
     try:
         async with Prometheus(PrometheusSettings().at(watch.gate.prom_server_address)) as prometheus:

@@ -117,8 +117,9 @@ async def weigh(
 async def _measure(rolling: RollingRoutes, keys: list[Key]) -> None:
     while True:
         watches = [here.watch for key in keys if (here := rolling.seen.get(key)) is not None and here.watch is not None]
-        for reading, watch in zip(await measure(rolling.routers, watches) if watches else (), watches, strict=True):
-            rolling.readings[watch.route] = reading
+        if watches:
+            readings = await measure(rolling.routers, watches, rolling.cluster.now())
+            rolling.readings.update(zip((watch.route for watch in watches), readings, strict=True))
         await asyncio.sleep(min((one.every for one in watches), default=1.0))
 
 
@@ -128,13 +129,12 @@ async def _measure(rolling: RollingRoutes, keys: list[Key]) -> None:
     timeout_seconds=60,
     **STAGE,
 )
-async def measure(routers: str, watches: list[RouteWatch]) -> list[RouteReading]:
-    """What was measured of each step, or why nothing was."""
-    return await asyncio.gather(*(_reading(routers, one) for one in watches))
+async def measure(routers: str, watches: list[RouteWatch], at: float) -> list[RouteReading]:
+    """What was measured of each step until ``at`` (epoch seconds), or why nothing was."""
+    return await asyncio.gather(*(_reading(routers, one, at) for one in watches))
 
 
-async def _reading(routers: str, watch: RouteWatch) -> RouteReading:
-    at = time.time()
+async def _reading(routers: str, watch: RouteWatch, at: float) -> RouteReading:
     mine, theirs = watch.spans(at)
     try:
         async with Prometheus(PrometheusSettings()) as prometheus:

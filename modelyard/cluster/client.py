@@ -57,6 +57,10 @@ class Cluster:
         """Base URL of the API server."""
         return self.transport.server
 
+    def now(self) -> float:
+        """Return the API server's time, in epoch seconds, which moments in objects go by."""
+        return self.transport.clock.now()
+
     @property
     def source(self) -> str:
         """Where the connection's configuration came from, for messages."""

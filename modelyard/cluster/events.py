@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections import OrderedDict
 from datetime import UTC, datetime
 
@@ -55,7 +54,7 @@ class EventRecorder:
             logger.log(level, "Event %s about %s is lost: %s", reason, reference.get("name"), error)
 
     async def _record(self, reference: Object, reason: str, message: str, kind: str, component: str) -> None:
-        now = time.time()
+        now = self._transport.clock.now()
         window = self._transport.settings.event_window
         namespace = reference.get("namespace") or "default"  # where Events of cluster-wide objects live
         says = (

@@ -22,6 +22,7 @@ import orjson
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.config.config_exception import ConfigException
 
+from modelyard.cluster.clock import ServerClock
 from modelyard.cluster.connection import ClusterSettings, load_configuration
 from modelyard.cluster.errors import ClusterError, NotConfigured, TooLarge, Unauthorized, Unavailable, from_answer
 from modelyard.cluster.holder import Holder
@@ -86,6 +87,7 @@ class Transport:
         )
         configuration.client_session_kwargs["connector"] = self._connector
         self._name = str(Holder.here())
+        self.clock = ServerClock()
         self._retired: list[Transport] = []
         self._warned: set[str] = set()
         self.written: dict[tuple[str, str, str], int] = {}
@@ -212,6 +214,7 @@ class Transport:
             raise NotConfigured(
                 f"credentials of the {self.source} cannot be read: {error}", verb=request.verb, object=request.object
             ) from error
+        sent = time.monotonic()
         answer = await _answer(
             request,
             client.rest_client.request(
@@ -219,6 +222,7 @@ class Transport:
             ),
         )
         response: aiohttp.ClientResponse = answer.response
+        self.clock.note(response.headers.get("Date"), sent)
         return response
 
     async def _reload(self, refused: Any) -> bool:

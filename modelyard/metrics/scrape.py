@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -100,9 +100,15 @@ class Scraper:
         self._parsers = {}
 
     async def scrape(
-        self, wanted: Mapping[Scrape, Iterable[str]], headers: Mapping[str, str] | None = None
+        self,
+        wanted: Mapping[Scrape, Iterable[str]],
+        headers: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> dict[Scrape, Page | str]:
-        """The wanted families of each page, or why it could not be read. ``headers`` are sent to all of these."""
+        """The wanted families of each page, or why it could not be read. ``headers`` are sent to all of these.
+
+        Pages have the time of ``clock`` (epoch seconds).
+        """
         results: dict[Scrape, Page | str] = {}
         # One thread each: several would only fight over the interpreter, with the loop as well.
         self._parsers = self._parsers or {suspect: ThreadPoolExecutor(1, "pages") for suspect in (True, False)}
@@ -124,7 +130,7 @@ class Scraper:
         async def read(lane: Iterator[tuple[Scrape, Iterable[str]]], suspect: bool) -> None:
             for scrape, names in lane:
                 async with gates[suspect]:
-                    results[scrape] = await self._page(scrape, names, headers, self._parsers[suspect], busy)
+                    results[scrape] = await self._page(scrape, names, headers, self._parsers[suspect], busy, clock)
 
         turns: list[tuple[int, bool, Iterator[tuple[Scrape, Iterable[str]]]]] = []
         for (suspect, _), mine in lanes.items():
@@ -155,6 +161,7 @@ class Scraper:
         headers: Mapping[str, str] | None,
         parser: ThreadPoolExecutor,
         busy: set[Scrape],
+        clock: Callable[[], float],
     ) -> Page | str:
         """One page, which is in ``busy`` while others may wait for it, and after it if they did long."""
         if not scrape.endpoint.ip:
@@ -176,7 +183,7 @@ class Scraper:
                 body = await self._get(scrape.url, headers)
             if prompt := loop.time() - asked < SLUGGISH:
                 busy.discard(scrape)
-            return await loop.run_in_executor(parser, read, body, time.time())
+            return await loop.run_in_executor(parser, read, body, clock())
         except TimeoutError:
             return f"GET {scrape.url}: no complete answer within {self.seconds:g} s"
         except Exception as error:  # one pod's page is never another's

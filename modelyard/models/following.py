@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -141,7 +140,7 @@ class Following:
 
     async def retry(self, key: Key) -> None:
         """Have what failed tried again at once."""
-        body = {"metadata": {"annotations": {NUDGE: f"{time.time():.3f}"}}}
+        body = {"metadata": {"annotations": {NUDGE: f"{self.cluster.now():.3f}"}}}
         await self.cluster.merge_patch(self.kind, key.name, body, key.namespace or None)
 
     async def take(self, key: Key, run: str) -> None:
@@ -163,7 +162,7 @@ class Following:
             key = Key(metadata.get("namespace", ""), metadata["name"])
             if (spaces and key.namespace not in spaces) or (wanted and key.name not in wanted):
                 continue
-            body = {"metadata": {"uid": metadata["uid"], "annotations": {VERIFY: timestamp(time.time())}}}
+            body = {"metadata": {"uid": metadata["uid"], "annotations": {VERIFY: timestamp(self.cluster.now())}}}
             try:
                 await self.cluster.merge_patch(self.kind, key.name, body, key.namespace or None)
             except NotFound:
@@ -197,7 +196,7 @@ class Following:
             text = await self.cluster.log(leg.pod.key.name, leg.pod.key.namespace, _MOST_LINES)
         except (NotFound, Invalid):
             return None
-        found = progress_of(text, time.time())
+        found = progress_of(text, self.cluster.now())
         if found is None:
             return None
         self._progress[key, leg.node] = found

@@ -79,10 +79,10 @@ async def act(
             acted.settled = set()
             for key in left:
                 try:
-                    plan = lifecycle.plan(key, world, time.time())
+                    plan = lifecycle.plan(key, world, cluster.now())
                     needs[key] = plan.needs if plan is not None else ()
                     if needs[key] and await secrets.refresh(name for some in needs.values() for name in some):
-                        plan = lifecycle.plan(key, world, time.time())
+                        plan = lifecycle.plan(key, world, cluster.now())
                 except Exception as error:  # one object's failure is never another's
                     acted.failed[key] = f"it cannot be planned: {type(error).__name__}: {error}"
                     log.exception("%s %s", lifecycle.about.kind, key)
@@ -95,7 +95,7 @@ async def act(
                     plans.append(plan)
             outcomes = await asyncio.gather(*(_carry_out(cluster, plan, run, acted) for plan in plans))
             for plan, outcome in zip(plans, outcomes, strict=True):
-                await tell(cluster, [plan], outcome, said, time.time())
+                await tell(cluster, [plan], outcome, said, cluster.now())
                 key = plan.subject.key
                 failures[key] = failures.get(key, 0) + 1 if outcome.errors else 0
                 if failures[key] == ATTEMPTS:
@@ -137,7 +137,7 @@ async def look(
         plans = {}
         for key in [one.key for one in world[lifecycle.about].within(namespaces)] if only is None else only:
             try:
-                plan = lifecycle.plan(key, world, time.time())
+                plan = lifecycle.plan(key, world, cluster.now())
             except Exception:  # one object's failure is never another's
                 log.exception("%s %s", lifecycle.about.kind, key)
                 continue

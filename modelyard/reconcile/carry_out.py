@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -262,7 +261,7 @@ class _CarryOut:
                 superseded.append(why)
                 return None
             told = current.get("status") or {}
-            body = statuses.patch(status, told, time.time())
+            body = statuses.patch(status, told, self.cluster.now())
             return body if statuses.changes(body, told) else None  # another writer may have said it meanwhile
 
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,9 @@ LONGEST_PAUSE = 600.0
 PATIENCE = 600.0
 """Seconds after which a run that nobody waits for ends where it would only look on: what is under way goes on in the
 cluster, another run is started when there is something to do, and others may have its place at the worker."""
+
+CLOCKS_DIFFER = 60.0
+"""Seconds by which a moment may be ahead: one beyond was set by a clock that was wrong, and says nothing."""
 
 EXPECTED_START = 10.0
 """Seconds within which a worker starts a run where it has a free slot."""
@@ -200,7 +204,7 @@ def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: fl
         return ""
     name = f"flow run {run.name!r} of {acting.deployment}"
     if run.ended is not None:
-        again = max(claim.at, run.ended) + _pause(claim.attempt, run.died)
+        again = _latest(now, claim.at, run.ended) + _pause(claim.attempt, run.died)
         if claim.fingerprint != fingerprint(plan) or again - now < EXPECTED_START:
             return ""
         ended = f"{name} {'died' if run.died else 'ended'} at {timestamp(run.ended)}"
@@ -229,11 +233,11 @@ def with_awaited_run(plan: Plan, text: str, now: float) -> Plan:
 def is_free(claim_text: str, runs: Mapping[str, RunFate], now: float) -> bool:
     """Return whether no run works on an object with this claim: none was created, or it ended or has not started."""
     claim = Claim.read(claim_text)
-    if claim is None or claim.at > now + LONGEST_PAUSE:
+    if claim is None:
         return True
     run = runs.get(claim.run)
     if run is None:
-        return now >= claim.at + FIRST_PAUSE
+        return now >= _latest(now, claim.at) + FIRST_PAUSE
     return run.ended is not None or run.queued is not None
 
 
@@ -245,18 +249,23 @@ def pause_after(attempt: int) -> float:
 def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
     """The claim for the plan's next run, without the run's name; ``None`` while there is none to start."""
     before, wanted = Claim.read(plan.subject.claim), fingerprint(plan)
-    if before is None or before.at > now + LONGEST_PAUSE:  # nobody's, or not ours: it is from the future
+    if before is None:
         return Claim("", wanted, 1, now)
     run = runs.get(before.run)
     if run is None:  # it was never created, which is no attempt
-        return Claim("", wanted, before.attempt, now) if now >= before.at + FIRST_PAUSE else None
+        return Claim("", wanted, before.attempt, now) if now >= _latest(now, before.at) + FIRST_PAUSE else None
     if run.ended is None:
         return None
     if before.fingerprint != wanted:
         return Claim("", wanted, 1, now)  # it got somewhere, or there is something else to do
-    if now < max(before.at, run.ended) + _pause(before.attempt, run.died):
+    if now < _latest(now, before.at, run.ended) + _pause(before.attempt, run.died):
         return None
     return Claim("", wanted, before.attempt + 1, now)
+
+
+def _latest(now: float, *moments: float) -> float:
+    """Return the latest of the moments (epoch seconds) that a clock that was right may have set."""
+    return max((moment for moment in moments if moment <= now + CLOCKS_DIFFER), default=-math.inf)
 
 
 def _pause(attempt: int, died: bool) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -42,6 +41,6 @@ class Followed(dict[Key, T]):
 async def take(cluster: Cluster, current: Object, kind: ResourceType, run: str, also: Mapping[str, str]) -> None:
     """Let a run of this name work on an object from now on; ``also`` are annotations that go with it."""
     metadata: dict[str, Any] = current["metadata"]
-    annotations = {CLAIM: str(Claim(run, _NOTHING, 1, time.time())), **also}
+    annotations = {CLAIM: str(Claim(run, _NOTHING, 1, cluster.now())), **also}
     patch = {"metadata": {"uid": metadata["uid"], "annotations": annotations}}
     await cluster.merge_patch(kind, metadata["name"], patch, metadata.get("namespace"))

@@ -61,7 +61,7 @@ class Reconciler:
         self._fence = Fence(lambda: math.inf if self._lease is None else self._lease.remaining)
         self._said = Said()
         self._failures: dict[Ref, tuple[int, float]] = {}
-        """Attempts of the shift's own that failed, and when to try again."""
+        """Attempts of the shift's own that failed, and when (monotonic seconds) to try again."""
         self.last_starts: dict[str, float] = {}
         """When (epoch seconds) each namespace last had a run claimed: a hint for the order of turns, not a decision."""
 
@@ -91,13 +91,13 @@ class Reconciler:
             # Until a moment ago another shift wrote; its last writes may still be on their way to our watches.
             self._term = self._lease.generation
             self._mirror.distrust()
-        return {one.name: plans for one, plans in (await self._survey.look(time.time())).items()}
+        return {one.name: plans for one, plans in (await self._survey.look(self.cluster.now())).items()}
 
     def to_write(self, plans: Iterable[Plan], runs: Mapping[str, RunFate] | None = None) -> list[Plan]:
         """Return what the shift itself writes of these plans (``shares``); without ``runs`` only what no run claims."""
-        now = time.time()
-        paused = {ref for ref, (_, until) in self._failures.items() if now < until}
-        return shares(plans, runs, now, paused)
+        moment = time.monotonic()
+        paused = {ref for ref, (_, until) in self._failures.items() if moment < until}
+        return shares(plans, runs, self.cluster.now(), paused)
 
     async def tell(self, plans: Sequence[Plan], runs: Mapping[str, RunFate] | None = None) -> list[Row]:
         """Write what the plans say, and carry out those that need no run; the table of it.
@@ -108,7 +108,7 @@ class Reconciler:
         said = self.to_write(plans, runs)
         outcome = await carry_out(self.cluster, said, self._fence)
         self._note_failures(said, outcome)
-        await tell(self.cluster, said, outcome, self._said, time.time())
+        await tell(self.cluster, said, outcome, self._said, self.cluster.now())
         return table(said, lambda plan: plan.subject.key.namespace, lambda plan: row(plan, outcome))
 
     def _note_failures(self, plans: Iterable[Plan], outcome: Outcome) -> None:
@@ -116,7 +116,7 @@ class Reconciler:
         for ref in [plan.subject.ref for plan in plans if plan.acts]:
             attempts, _ = self._failures.pop(ref, (0, 0.0))
             if ref in outcome.errors:
-                self._failures[ref] = attempts + 1, time.time() + pause_after(attempts + 1)
+                self._failures[ref] = attempts + 1, time.monotonic() + pause_after(attempts + 1)
 
     async def claim(self, start: Start) -> Start:
         """Make the run's objects name it; the run with those that could be claimed. Raises ``NotTheWriter``."""
@@ -124,7 +124,7 @@ class Reconciler:
         outcome = await carry_out(self.cluster, marks, self._fence)
         missed = outcome.skipped.keys() | outcome.errors.keys()
         claims = tuple(one for one in start.claims if one[0].ref not in missed)
-        now = time.time()
+        now = self.cluster.now()
         recent = {name: at for name, at in self.last_starts.items() if now - at < LONGEST_PAUSE}
         self.last_starts = {**recent, **{subject.key.namespace: now for subject, _ in claims}}
         return replace(start, claims=claims)

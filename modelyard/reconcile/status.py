@@ -93,9 +93,9 @@ def is_due(
             return True
         written = epoch(told)
         share = zlib.crc32(uid.encode()) / 2**32  # from 0 to below 1, always the same for an object
-        if now - written >= refresh * (1 - share / QUIET_SHARE):
+        if abs(now - written) >= refresh * (1 - share / QUIET_SHARE):
             return True
-    return words_differ and (written is None or now - written >= refresh / QUIET_SHARE)
+    return words_differ and (written is None or abs(now - written) >= refresh / QUIET_SHARE)
 
 
 def _words(condition: Condition) -> str:

@@ -29,6 +29,8 @@ BUDGET = 0.5
 """Seconds of planning for one lifecycle in one namespace, each time."""
 
 
+SET_BACK = 60.0
+"""Seconds by which time must go back to count as a clock that was set: what waits for a moment is planned again."""
 ADAPT_AFTER = 60.0
 """Seconds after which the server is asked anew which kinds it has."""
 
@@ -69,6 +71,7 @@ class Survey:
         }
         self._settled: dict[Lifecycle, tuple[tuple[object, ...], dict[Key, float]]] = {}
         """What the stores were like, and which objects were settled then, each until when."""
+        self._latest = -math.inf
         self._left_off: dict[tuple[Lifecycle, str], Key] = {}
         self._said: dict[object, str] = {}
 
@@ -76,6 +79,9 @@ class Survey:
         """Every plan with something to write or to wait for, by lifecycle."""
         await self._mirror.begin()
         await self._adapt()
+        if now < self._latest - SET_BACK:
+            self._settled.clear()
+        self._latest = now
         await asyncio.gather(*(self._read(want) for lifecycle in self._worlds for want in lifecycle.wants))
         await self._look_up()
         found: dict[Lifecycle, list[Plan]] = {}

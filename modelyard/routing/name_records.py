@@ -14,6 +14,7 @@ from typing import Any, Final
 from modelyard.objects import Key, Notice
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.objects.parse import epoch
 from modelyard.reconcile.plan import Mark, Plan, Subject, Want, World
 from modelyard.routing.lifecycle import ROUTES_WANTED
 from modelyard.routing.model_names import (
@@ -126,14 +127,16 @@ class NameRecords:
     def _since(self, namespace: str, name: str, order: Order, world: World, now: float) -> float:
         """Return since when a name that was not recorded is held.
 
-        That is now, where another namespace is recorded with it. Else it is the time that ``claim_order`` goes by;
-        those that come together without such a time follow each other by a microsecond.
+        That is now, where another namespace is recorded with it, and later than each of those records: a clock that was
+        set back gives nobody's name to another. Else it is the time that ``claim_order`` goes by; those that come
+        together without such a time follow each other by a microsecond.
         """
-        if self._held.since(name).keys() - {namespace}:
-            return now
+        recorded = [epoch(time) for space, time in self._held.since(name).items() if space != namespace]
+        if recorded:
+            return max(now, max(recorded) + _MICROSECOND)
         created = order[1]
         if not math.isinf(created):
-            return min(created, now)
+            return created
         rivals: dict[str, Order] = {}
         for route in world[ROUTES].by("name", name):
             space = route.key.namespace

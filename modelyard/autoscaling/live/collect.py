@@ -10,7 +10,6 @@ import asyncio
 import dataclasses
 import gc
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -90,7 +89,7 @@ async def collect(
     pause = gc.isenabled()
     gc.disable()
     try:
-        loads = loads or LoadHistory(settings.load_history, settings.tick)
+        loads = loads or LoadHistory(settings.load_history, settings.tick, clock=mirror.cluster.now)
         return await _collect(mirror, prometheus, expressions, settings, selection, last_seen, loads, sorted(homes))
     finally:
         if pause:
@@ -133,7 +132,7 @@ async def _collect(
     for text in few(list(unread_scalers(scalers, wanted))):
         log.warning("%s", text)
     return Fleet(
-        now=time.time(),
+        now=mirror.cluster.now(),
         variants=variants,
         workloads=found,
         workload_errors=unread,

@@ -64,7 +64,10 @@ class Controller:
         self._stack = AsyncExitStack()
         self._last_seen = LastSeen()
         self._loads = LoadHistory(
-            self.fleet_settings.load_history, self.fleet_settings.tick, scale=1 / settings.time_compression
+            self.fleet_settings.load_history,
+            self.fleet_settings.tick,
+            scale=1 / settings.time_compression,
+            clock=lambda: self.cluster.now(),
         )
         self._policies: PolicyState
         self._wakes: WakeWatch

@@ -6,6 +6,7 @@ A key of a service account signs addresses. Without a key, this machine's identi
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -40,12 +41,12 @@ class MachineIdentity:
     def __init__(self, host: str) -> None:
         self._url = f"http://{host}{_TOKEN}"
         self._lock = threading.Lock()
-        self._token, self._until = "", 0.0
+        self._token, self._until = "", -math.inf
 
     def token(self) -> tuple[str, float]:
-        """A token and the moment (epoch seconds) until which it is used. Raises FetchError."""
+        """A token and the moment (monotonic seconds) until which it is used. Raises FetchError."""
         with self._lock:
-            if time.time() >= self._until:
+            if time.monotonic() >= self._until:
                 self._token, self._until = self._ask()
             return self._token, self._until
 
@@ -56,7 +57,8 @@ class MachineIdentity:
     def credential(self) -> dict[str, Any]:
         """The token as obstore takes it."""
         token, until = self.token()
-        return {"token": token, "expires_at": datetime.fromtimestamp(until, UTC) + timedelta(seconds=_MARGIN / 2)}
+        left = until - time.monotonic() + _MARGIN / 2
+        return {"token": token, "expires_at": datetime.now(UTC) + timedelta(seconds=left)}
 
     def _ask(self) -> tuple[str, float]:
         """Ask the metadata service, which is not one of the hosts that a source may name."""
@@ -79,7 +81,7 @@ class MachineIdentity:
                 retryable=True,
             ) from error
         seconds = min(max(seconds, 0.0), 86_400.0)
-        return token, time.time() + max(seconds / 2, seconds - _MARGIN)
+        return token, time.monotonic() + max(seconds / 2, seconds - _MARGIN)
 
 
 def sign_in(credentials: Credentials, endpoint: str | None) -> GoogleAccess:

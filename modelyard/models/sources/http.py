@@ -268,7 +268,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return float(text)
     if text:
         try:
-            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+            # From the answer's own date, whatever this machine takes the time to be.
+            now = parsedate_to_datetime(headers["Date"]).timestamp() if headers.get("Date") else time.time()
+            return max(0.0, parsedate_to_datetime(text).timestamp() - now)
         except (ValueError, OverflowError, OSError):
             return None
     found = _RESET.search(headers.get("RateLimit", ""))

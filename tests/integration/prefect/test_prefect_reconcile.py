@@ -23,7 +23,7 @@ from prefect.client.schemas.filters import (
     TaskRunFilter,
     TaskRunFilterFlowRunId,
 )
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 from prefect_support import until
@@ -32,6 +32,7 @@ from deployments import queues
 from deployments.pool import create_work_pool
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker
+from flows.own_state import UNRESPONSIVE
 from flows.parameters import ReconcileParameters
 from flows.reconcile import Reconciling, reconcile
 from flows.shift import run_shift
@@ -182,6 +183,15 @@ def turns(noted: Sequence[dict[str, Any]]) -> list[str]:
     return [run for index, run in enumerate(runs) if index == 0 or runs[index - 1] != run]
 
 
+async def halted(parents: Parents, name: str) -> dict[str, Any]:
+    """Wait until the first run for this parent is halted with a plan in its hands."""
+
+    async def noted() -> dict[str, Any] | None:
+        return next((one for one in parents.writes(name) if one["write"] == "halt"), None)
+
+    return await until(noted, "the first run is halted", timeout=120)
+
+
 async def test_a_run_that_is_killed_at_every_write_is_replaced_until_all_is_done(
     parents: Parents, copying: PrefectWorker
 ) -> None:
@@ -206,12 +216,8 @@ async def test_a_run_that_is_killed_at_every_write_is_replaced_until_all_is_done
 
 async def test_a_run_that_was_replaced_writes_nothing_when_it_wakes(parents: Parents, copying: PrefectWorker) -> None:
     await parents.ask("sleeper", 2, "halt")
-
-    async def halted() -> dict[str, Any] | None:
-        return next((one for one in parents.writes("sleeper") if one["write"] == "halt"), None)
-
     async with Shift(parents.namespace):
-        asleep = await until(halted, "the first run is halted with a plan in its hands", timeout=120)
+        asleep = await halted(parents, "sleeper")
         (first,) = await parents.runs()
         assert first.idempotency_key == asleep["run"] == (await parents.claim("sleeper")).run
         await parents.client.set_flow_run_state(first.id, Crashed(message="no heartbeat"), force=True)
@@ -248,6 +254,41 @@ async def one_place(client: PrefectClient, deployment: UUID) -> AsyncIterator[No
     await client.update_work_queue(queue.id, concurrency_limit=1)
     yield
     await client.update_work_queue(queue.id, concurrency_limit=queue.concurrency_limit)
+
+
+async def test_runs_killed_with_their_worker_give_their_places_back(
+    parents: Parents, copying: PrefectWorker, one_place: None
+) -> None:
+    """Nothing else ends the run on this server: there is no automation that misses its heartbeats."""
+    await parents.ask("abandoned", 2, "halt")
+    async with Shift(parents.namespace):
+        await halted(parents, "abandoned")
+        (first,) = await parents.runs()
+        copying.kill()
+        await asyncio.to_thread(copying.start)
+        await until(lambda: parents.copied("abandoned", 2), "another run does the work in the only place", timeout=120)
+    state = (await parents.client.read_flow_run(first.id)).state
+    assert state is not None
+    assert (state.type, state.name) == (StateType.CRASHED, UNRESPONSIVE)
+
+
+async def test_a_run_that_outlives_its_worker_keeps_its_place_and_is_not_doubled(
+    parents: Parents, copying: PrefectWorker
+) -> None:
+    await parents.ask("survivor", 2, "halt")
+    async with Shift(parents.namespace):
+        alive = await halted(parents, "survivor")
+        os.kill(copying.child.pid, signal.SIGKILL)  # alone
+        await asyncio.to_thread(copying.start)
+        await parents.ask("later", 1)
+        await until(lambda: parents.copied("later", 1), "the next worker has looked, and starts runs", timeout=120)
+        (run,) = [run for run in await parents.runs() if "survivor" in run.parameters["name"]]
+        assert run.state is not None
+        assert run.state.is_running()
+        assert (await parents.claim("survivor")).run == run.idempotency_key == alive["run"]
+        os.kill(alive["pid"], signal.SIGCONT)
+        await until(lambda: parents.copied("survivor", 2), "it goes on", timeout=120)
+    assert {one["pid"] for one in parents.writes("survivor")} == {alive["pid"]}
 
 
 async def test_a_neighbour_starts_next_though_a_namespace_has_sixty_objects_without_and_sixty_with_work(

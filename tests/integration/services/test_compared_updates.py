@@ -59,7 +59,7 @@ async def measured(services: Services, monkeypatch: pytest.MonkeyPatch) -> Async
     async def follow() -> None:
         while True:
             if watches := {key: here.watch for key, here in lifecycle.seen.items() if here.watch is not None}:
-                readings.update(await measure.fn(watches))
+                readings.update(await measure.fn(watches, services.cluster.now()))
             await asyncio.sleep(0.5)
 
     task = asyncio.create_task(follow())

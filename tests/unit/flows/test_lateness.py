@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import pytest
 from prefect.client.schemas.objects import CreatedBy, FlowRun
+from prefect.states import Running
 
 from flows.shift import is_on_schedule, seconds_late
 
@@ -35,3 +36,13 @@ def run(late: float | None, *, auto: bool = False, creator: str | None = None) -
 def test_lateness(flow_run: FlowRun | None, late: float, on_schedule: bool) -> None:
     assert seconds_late(flow_run, NOW) == pytest.approx(late)
     assert is_on_schedule(flow_run) is on_schedule
+
+
+@pytest.mark.parametrize("off", [7200, -7200])
+@pytest.mark.parametrize("late", [0, 3, 500])
+def test_a_machine_whose_clock_is_wrong_begins_its_shifts_by_the_servers(off: float, late: float) -> None:
+    shift = run(0, auto=True)
+    shift.state = Running(timestamp=NOW + timedelta(seconds=late))
+    begun = NOW + timedelta(seconds=late + 2)
+    assert seconds_late(shift, begun) == late + 2
+    assert seconds_late(shift, begun + timedelta(seconds=off)) == late

@@ -145,6 +145,20 @@ def test_runs_that_die_at_once_are_replaced_ever_more_slowly() -> None:
     assert patience.allows([shift], NOW + timedelta(seconds=3601)) == [shift], "and loses one again"
 
 
+def test_a_clock_that_is_set_back_does_not_keep_a_shift_without_runs() -> None:
+    patience, shift = Patience(), Short(shift_of(DEPLOYMENTS[0]), range(2))
+    assert patience.allows([shift], NOW) == [shift]
+    back = NOW - timedelta(hours=2)
+    assert patience.allows([shift], back) == [shift]
+    assert patience.allows([shift], back + timedelta(seconds=2 * AGAIN - 1)) == [], "it has its pause"
+
+
+def test_runs_that_ended_with_their_worker_are_no_writer_and_no_standby() -> None:
+    shift, dead = shift_of(DEPLOYMENTS[0]), [in_state(Running(), 9), in_state(Pending(), 99)]
+    found = amiss(dead, [shift], NOW, orphans=dead)
+    assert (found.stuck, found.short, found.orphans) == ([], [Short(shift, range(2))], dead)
+
+
 async def test_no_job_variable_changes_what_is_executed() -> None:
     """Whatever got past the server's check: what the worker makes of it."""
     said = {"command": "touch /tmp/stolen", "working_dir": "/etc", "env": {"PYTHONPATH": "/tmp"}, "env.LD_PRELOAD": "x"}

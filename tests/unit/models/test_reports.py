@@ -34,6 +34,8 @@ def test_whatever_a_server_says_of_waiting_is_seconds_or_nothing(wait: str, limi
 def test_how_long_servers_ask_to_wait() -> None:
     assert retry_after({"Retry-After": "120"}) == 120
     assert retry_after({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0
+    by_server = {"Retry-After": "Wed, 21 Oct 2015 07:28:30 GMT", "Date": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    assert retry_after(by_server) == 30, "whatever this machine takes the time to be"
     assert retry_after({"Retry-After": "soon"}) is None
     assert retry_after({"RateLimit": '"api";r=0;t=55'}) == 55
     assert retry_after({}) is None

@@ -143,6 +143,26 @@ def test_a_claim_from_the_future_is_nobodys() -> None:
     assert attempts(dispatch([claimed(plan(), at=NOW * 2)], ONE, {}, NOW)) == [1]
 
 
+@pytest.mark.parametrize("ahead", [30, 120, 7200, 1e9])
+def test_a_run_that_lives_is_not_doubled_whatever_the_time_of_its_claim(ahead: float) -> None:
+    """The clock was set back after the claim."""
+    running = claimed(plan(), at=NOW + ahead)
+    assert not dispatch([running], ONE, {"before": ALIVE}, NOW)
+    assert not dispatching.is_free(running.subject.claim, {"before": ALIVE}, NOW)
+    assert not dispatching.is_due(running, {"before": ALIVE}, NOW)
+
+
+@pytest.mark.parametrize("ahead", [7200, 86_400])
+def test_work_goes_on_with_its_pauses_after_the_clock_was_set_back(ahead: float) -> None:
+    ended = RunFate(NOW + ahead)
+    assert attempts(dispatch([claimed(plan(), attempt=3, at=NOW + ahead)], ONE, {"before": ended}, NOW)) == [4]
+    assert dispatching.is_free(str(Claim("never-created", "0" * 12, 1, NOW + ahead)), {}, NOW)
+    # Prefect's server has a clock that is ahead all the time: pauses count from the claims.
+    due = claimed(plan(), attempt=3, at=NOW)
+    assert not dispatch([due], ONE, {"before": ended}, NOW + 59)
+    assert attempts(dispatch([due], ONE, {"before": ended}, NOW + 60)) == [4]
+
+
 def test_only_runs_of_plans_that_act_are_looked_up() -> None:
     assert named([claimed(plan("a"), "x"), claimed(plan("b", awaits=("y",)), "z"), plan("c")]) == {"x"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,6 +92,26 @@ async def test_nothing_is_asked_or_planned_while_nothing_moves(served: tuple[Scr
         await eventually(lambda: mirror.store(Wishes.wants[0]).by("namespace", "b")[0].state == "due", "the watch")
         assert keys(await survey.look(2)) == ["b/one"]
         assert keys(await survey.look(3)) == ["b/one"], "it is due until it is done"
+
+
+class Deadlines(Wishes):
+    """Every object has to be looked at again a minute later."""
+
+    def plan(self, key: Key, world: World, now: float) -> Plan | None:
+        plan = super().plan(key, world, now)
+        return plan and replace(plan, due=now + 60)
+
+
+async def test_what_waits_for_a_moment_is_planned_again_when_the_clock_was_set_back(
+    served: tuple[ScriptedApi, Cluster],
+) -> None:
+    _, cluster = served
+    deadlines = Deadlines()
+    async with Mirror(cluster) as mirror:
+        survey = Survey(mirror, [deadlines])
+        for moment, asked in ((7200, True), (7230, False), (7228, False), (0, True), (30, False), (60, True)):
+            await survey.look(moment)
+            assert bool(deadlines.heard()) is asked, moment
 
 
 async def test_who_waits_is_asked_each_time(served: tuple[ScriptedApi, Cluster]) -> None:

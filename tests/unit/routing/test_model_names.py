@@ -153,6 +153,33 @@ def test_a_full_restart_keeps_who_holds_what(names: Names) -> None:
     assert before["shop"] in names.record["shop"]
 
 
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_clock_that_jumps_gives_a_name_to_no_other_namespace(hours: int) -> None:
+    """The holder's time was set before the clock was right, or the rival's is set before it."""
+    names = Names()
+    names.tick(seconds=3600.0 * hours)
+    names.put("chat", "llama", "sql", age=5)
+    names.put("chat", "llama", "sql", "more")
+    names.tick()
+    running = Router(names)
+    for jump in (-hours, hours, -hours):
+        names.put(f"thief{jump}", "llama", "sql", namespace=f"evil{jump}", age=60)
+        names.tick(seconds=3600.0 * jump)
+        everywhere(names, "llama", "shop", running)
+        everywhere(names, "sql", "shop", running)
+    names.restart()
+    everywhere(names, "llama", "shop", running)
+
+
+def test_of_names_that_come_together_the_older_is_first_though_the_clock_is_behind() -> None:
+    names = Names()
+    names.tick(seconds=-7200)
+    names.put("young", "llama", namespace="a-rival", age=5)
+    names.put("old", "llama", namespace="shop", age=10)
+    names.tick()
+    everywhere(names, "llama", "shop")
+
+
 def test_an_upgrade_without_records_keeps_what_was_decided_by_age_and_records_it_once() -> None:
     names = Names()
     names.put("first", "llama", namespace="bank", age=30)

@@ -106,7 +106,7 @@ async def observe_bindings(
     plans = {binding.view.key: target_plans(binding, listed, find) for binding in listed.bindings}
     give_way(listed.bindings, plans)
     wanted_pages = scrapes(plans.values())
-    pages = await state.scraper.scrape(wanted_pages)
+    pages = await state.scraper.scrape(wanted_pages, clock=mirror.cluster.now)
     default = fleet_handling(settings)
     whole = [b.view for b in listed.bindings if handling_of(b.view.annotations, default).rules.histograms_from_start]
     from_start = scrapes(plans[view.key] for view in whole).keys()
