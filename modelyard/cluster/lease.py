@@ -4,7 +4,8 @@ The holder renews the record; whoever finds that it has not changed for its whol
 it where the holder is known to be dead. Two rules make that safe without comparing clocks of different machines:
 
 * The holder counts from before it *sent* its last successful renewal and stops a safety margin early.
-* A contender counts from when it *saw* the record change last, by its own monotonic clock.
+* A contender counts from when it *saw* the record change last, by its own monotonic clock. The process of a holder on
+  this machine it can see end; what that sent last arrives within ``settle_after`` seconds.
 
 So the holder always stops before anybody else can begin, as long as the clocks run equally fast to within the margin.
 Where the object is deleted under it, its holder does not know until it renews, and creates it again then. Who saw it
@@ -33,6 +34,8 @@ from modelyard.objects.kinds import LEASES, PODS
 logger = logging.getLogger(__name__)
 
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+SETTLE_AFTER = 2.0
+"""Seconds after the end of a holder's process until the server has carried out, or refused, what that had sent."""
 _ATTEMPTS = 5
 """Tries against others who change the same object, before one renewal or release counts as failed."""
 
@@ -62,6 +65,7 @@ class Lease:
         self.margin = duration_seconds / 5
         self.renew_every = duration_seconds / 3
         self.overdue_after = duration_seconds / 2
+        self.settle_after = min(SETTLE_AFTER, self.overdue_after)
         self._retry_every = min(retry_every, duration_seconds / 3)
         self._renewed_at = float("-inf")
         self._generation = 0
@@ -69,6 +73,7 @@ class Lease:
         self._observed: Object = {}
         self._observed_at = float("-inf")
         self._seen_alive = ""
+        self._seen_dead, self._seen_dead_at = "", float("inf")
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._lost = True
@@ -245,7 +250,7 @@ class Lease:
         return time.monotonic() - self._observed_at
 
     async def _is_dead(self, identity: str) -> bool:
-        """Whether a holder whose renewal is overdue is known to have died; no where that cannot be told.
+        """Whether a holder is known to have died and what it sent has arrived; no where that cannot be told.
 
         A pod is gone when the API server has it no more: whoever deletes one by force answers for that.
         """
@@ -253,6 +258,10 @@ class Lease:
         if holder is None:
             return False
         if holder.has_ended():
+            if self._seen_dead != identity:
+                self._seen_dead, self._seen_dead_at = identity, time.monotonic()
+            if time.monotonic() - self._seen_dead_at >= self.settle_after:
+                return True
             # On this machine its clock is ours, so that who has just begun to look need not wait to see it silent.
             return max(self._silence(), _age(self._observed.get("renewTime"))) >= self.overdue_after
         if self._silence() < self.overdue_after:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from fleet_fixture import quick, run_tick
 from policy_world import PolicyWorld
@@ -34,6 +36,26 @@ async def test_a_tick_scales_by_policy_without_prometheus_or_variants(mine: Poli
     assert (status["currentReplicas"], status["desiredReplicas"], status["mode"]) == (2, 6, "Stable")
     assert (status["minReplicas"], status["maxReplicas"]) == (1, 20)
     assert status["units"][0]["name"] == "chat"
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+async def test_a_writer_whose_clock_jumps_keeps_the_stabilization_window(
+    mine: PolicyWorld, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    await mine.deploy("chat", 2, load=30)
+    await mine.policy()
+    await mine.bind("chat")
+    async with Controller(quick(NOWHERE, mine.namespace)) as loop:
+        await run_tick(loop)
+        assert await mine.replicas("chat") == 6
+        await mine.settle("chat", 6, load=2)
+        before = await run_tick(loop)
+    true = time.time
+    monkeypatch.setattr(time, "time", lambda: true() + 3600 * hours)
+    async with Controller(quick(NOWHERE, mine.namespace)) as loop:  # of the next shift, which has a clock of its own
+        after = await run_tick(loop)
+    assert await mine.replicas("chat") == 6, "the higher recommendation is minutes old at most"
+    assert 0 <= after.fleet.now - before.fleet.now < 600
 
 
 async def test_an_hpa_in_a_namespace_without_variants_is_seen(mine: PolicyWorld) -> None:

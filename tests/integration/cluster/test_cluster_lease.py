@@ -296,6 +296,23 @@ async def test_a_holder_that_was_killed_is_followed_before_its_time(
         await process.wait()
 
 
+async def test_a_holder_whose_process_was_seen_to_end_is_followed_once_its_last_request_has_arrived(
+    api_server: LocalStack, cluster: Cluster, place: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HOLD, str(api_server.kubeconfig), place), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"held\n"
+    async with contender(cluster, place, "heir", 600) as heir:
+        heir.settle_after = float("inf")
+        process.kill()
+        await process.wait()
+        assert not await heir.acquire(timeout=1), "its request may be on its way"
+        heir.settle_after = 0.001
+        assert await heir.acquire(timeout=0), "long before its renewal is overdue, after five minutes"
+
+
 async def test_who_comes_after_the_death_of_a_holder_need_not_see_it_silent(
     api_server: LocalStack, cluster: Cluster, place: str
 ) -> None:
