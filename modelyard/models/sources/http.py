@@ -32,9 +32,10 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
 ERROR_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 """What has gone wrong, as object stores say it."""
 _REFUSED_KEYS = (
-    *("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "RequestTimeTooSkewed"),
+    *("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"),
     *("AuthenticationFailed", "InvalidAuthenticationInfo"),
 )
+_CLOCK_DIFFERS = "RequestTimeTooSkewed"
 _STATUSES = {"SlowDown": 429, "ServerBusy": 429, "PublicAccessNotPermitted": 403}
 _RESET = re.compile(r"[;,]\s*t\s*=\s*(\d+)")
 
@@ -239,6 +240,9 @@ class Http:
 def of_status(status: int, what: str, code: str = "", wait: float | None = None) -> FetchError:
     """What an HTTP status means to whoever fetches ``what``."""
     said = f"{what}: HTTP {status}" + (f" ({code})" if code else "")
+    if code == _CLOCK_DIFFERS:  # no key is wrong: it is fetched once the clock is right
+        remedy = "the clock of this node differs too much from the source's; set it"
+        return FetchError("SourceUnavailable", f"{said}; {remedy}", retryable=True)
     status = 401 if code in _REFUSED_KEYS else _STATUSES.get(code, status)
     match status:
         case 401:

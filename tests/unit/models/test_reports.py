@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from modelyard.models.errors import FetchError
 from modelyard.models.node import REPORT_LIMIT, Report
-from modelyard.models.sources.http import retry_after
+from modelyard.models.sources.http import of_status, retry_after
 from modelyard.objects.documents import printable
 
 
@@ -39,3 +39,9 @@ def test_how_long_servers_ask_to_wait() -> None:
     assert retry_after({"Retry-After": "soon"}) is None
     assert retry_after({"RateLimit": '"api";r=0;t=55'}) == 55
     assert retry_after({}) is None
+
+
+def test_a_node_whose_clock_is_wrong_tries_again_and_says_so() -> None:
+    error = of_status(403, "s3://bucket/key", "RequestTimeTooSkewed")
+    assert (error.reason, error.retryable) == ("SourceUnavailable", True)
+    assert "clock of this node" in str(error)
