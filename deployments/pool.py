@@ -79,7 +79,7 @@ SOON = 30.0
 STANDING = 2
 """Runs that each shift should have: a writer and a standby."""
 CLOCKS_DIFFER = 10.0
-"""Seconds by which this machine's clock may differ from the server's, while the worker polls for runs by its own."""
+"""Seconds by which this machine's clock may differ from the server's."""
 LOOK_TIMEOUT = 30.0
 PAGE = 200
 
@@ -315,10 +315,12 @@ class PoolWorker(
         self._patience = Patience()
         self._search = OrphanSearch()
         self._look_at = float("-inf")
+        self._clock = 0.0
+        """This machine's time of day at the last look, less its monotonic clock's reading."""
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """One poll."""
-        if time.monotonic() >= self._look_at:
+        if time.monotonic() >= self._look_at or abs(_clock() - self._clock) > CLOCKS_DIFFER:
             await self._look()
         return await super().get_and_submit_flow_runs()
 
@@ -339,13 +341,17 @@ class PoolWorker(
             async with asyncio.timeout(LOOK_TIMEOUT):
                 if self._before is None:
                     self._before = await under_way(self.client, self._pool)
-                now = await server_time(self.client)
+                now, self._clock = await server_time(self.client), _clock()
+                prefetch = get_current_settings().worker.prefetch_seconds
                 if abs(skew := (datetime.now(UTC) - now).total_seconds()) > CLOCKS_DIFFER:
                     log.error(
-                        "This machine's clock is %.0f s %s the Prefect server's, so runs start early or late; set it",
+                        "This machine's clock is %.0f s %s the Prefect server's, whose time counts; set it",
                         abs(skew),
                         "ahead of" if skew > 0 else "behind",
                     )
+                    prefetch -= skew
+                # The worker asks for runs that are due by its own clock: one that is ahead would claim hours of shifts.
+                self._prefetch_seconds = prefetch
                 found, said = await put_right(
                     self.client, self._pool, now, self._patience, self._before, self._living, self._search
                 )
@@ -357,6 +363,10 @@ class PoolWorker(
             log.info("%s", line)
         pause = SURE_AFTER / 2 if self._search.is_watching else EVERY
         self._look_at = time.monotonic() + (AGAIN if any(found) else pause)
+
+
+def _clock() -> float:
+    return time.time() - time.monotonic()
 
 
 def serve(pool: str, limit: int) -> None:
