@@ -13,6 +13,8 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
 _SECOND = 1.0
+_CORRECTION = 2.0
+"""Seconds by which an estimate may become smaller without a server whose clock was set: time stands still meanwhile."""
 
 
 class ServerClock:
@@ -26,10 +28,17 @@ class ServerClock:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._offset = math.nan
+        self._latest = -math.inf
 
     def now(self) -> float:
         """Return the server's time, in epoch seconds."""
-        return time.time() if math.isnan(self._offset) else self._monotonic() + self._offset
+        if math.isnan(self._offset):
+            return time.time()
+        now = self._monotonic() + self._offset
+        if self._latest - _CORRECTION < now < self._latest:
+            return self._latest
+        self._latest = now
+        return now
 
     def note(self, date: str | None, sent: float) -> None:
         """Take the ``Date`` of an answer that has just begun, to a request sent at ``sent`` (monotonic seconds)."""
