@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -81,6 +82,7 @@ async def site(
 ) -> AsyncIterator[Site]:  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
     monkeypatch.setattr(acting, "LONGEST_WAIT", 0.5)
+    monkeypatch.setattr(acting, "LOOKS_BEYOND", 10)
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     for space in (namespace, other_namespace):
         body = {"metadata": {"name": "results"}, "spec": claim}
@@ -138,6 +140,28 @@ async def test_a_job_that_a_tenant_makes_too_large_to_be_read_is_not_made_for_ev
     assert set(acted.failed) == {Key(site.space, "large")}
     assert "larger than 256 KiB" in (await site.get("large"))["metadata"]["annotations"][FAILED]
     assert len(await site.jobs(site.other)) == 1, "the neighbour's is under way"
+
+
+async def test_a_tenant_that_undoes_for_ever_what_is_done_holds_no_place(site: Site) -> None:
+    """At every look there is something to write: another series of runs, and its Job is gone again."""
+    await site.make("endless")
+
+    async def undo() -> None:
+        for number in itertools.count():
+            body = {"metadata": {"annotations": {RE_RUN: str(number)}}}
+            await site.own.merge_patch(BENCHMARK_JOBS, "endless", body, site.space)
+            for job in await site.jobs():
+                with suppress(NotFound):
+                    await site.own.delete(JOBS, job["metadata"]["name"], site.space)
+
+    undoing = asyncio.create_task(undo())
+    try:
+        async with asyncio.timeout(100):
+            acted = await site.run("endless", patience=1.0)
+    finally:
+        undoing.cancel()
+    assert not acted.lost
+    assert not undoing.done() or undoing.cancelled()
 
 
 def edits(site: Site) -> list[Callable[[], Any]]:
