@@ -314,6 +314,7 @@ async def test_a_neighbour_starts_next_though_a_namespace_has_sixty_objects_with
     assert len(between) <= 1, "the run that was queued already"
     assert len(greedy) <= len(before) + len(between) + 1, "one is created ahead"
     assert not any("settled" in name for run in greedy for name in run.parameters["objects"])
+    assert {run.work_queue_name for run in (only, *greedy)} == {RUNS}
 
 
 async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, deployment: UUID) -> None:

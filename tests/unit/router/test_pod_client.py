@@ -143,6 +143,18 @@ async def test_what_comes_on_a_kept_connection_before_a_request_is_no_answer_to_
         assert await whole(await asker.post(pod)) == b"asked"
 
 
+async def test_a_second_answer_to_one_request_is_no_answer_to_the_next(asker: Asker) -> None:
+    answers = []
+    async with running(sends(_answer(b"asked") + _answer(b"unasked"))) as pod:
+        for _ in range(3):
+            with contextlib.suppress(aiohttp.ClientError):
+                answers.append(await whole(await asker.post(pod)))
+        async with asyncio.timeout(30):
+            await pod.left.wait()
+    assert set(answers) <= {b"asked"}
+    assert asker.held == 0
+
+
 async def test_a_connection_is_kept_for_the_next_request(asker: Asker) -> None:
     async with running(sends(INTERIM * 2 + _answer(b"x" * 100_000))) as pod:
         connections = set()
