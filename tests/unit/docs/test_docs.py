@@ -285,25 +285,3 @@ def test_the_version_caps_are_those_of_the_project() -> None:
     for name, cap in caps:
         assert re.search(rf'"{name}[^"]*{re.escape(cap)}"', dependencies), (name, cap)
     assert "kubernetes==37.0.1" in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-
-
-def defined(path: Path) -> set[str]:
-    """Functions of a test module, those of a class as ``Class::function``."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    inside = {
-        f"{c.name}::{f.name}" for c in body if isinstance(c, ast.ClassDef) for f in c.body if isinstance(f, functions)
-    }
-    return inside | {one.name for one in body if isinstance(one, functions)}
-
-
-def test_every_line_about_security_names_a_test_that_exists() -> None:
-    text = page("security.md")
-    claims = text[text.index("\n## The border") : text.index("\n## What cannot be secured")]
-    rows = [row.strip("| ").split(" | ") for row in claims.splitlines() if row.startswith("| ")]
-    lines = [cells for cells in rows if cells[-1] != "Test" and not set(cells[-1]) <= set("- ")]
-    assert len(lines) > 20
-    for cells in lines:
-        tests = re.findall(r"`([\w/]+\.py)::([\w:]+)`", cells[-1])
-        assert tests, cells
-        assert [(file, name) for file, name in tests if name not in defined(ROOT / "tests" / file)] == []
