@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -117,11 +117,10 @@ class ScriptedApi:
 
 
 @asynccontextmanager
-async def scripted_api(folder: Path, **settings: Any) -> AsyncIterator[tuple[ScriptedApi, Cluster]]:
-    """The server, and a connection to it."""
-    api = ScriptedApi()
+async def connected(routes: Iterable[web.RouteDef], folder: Path, **settings: Any) -> AsyncIterator[Cluster]:
+    """A connection to a server of these routes."""
     application = web.Application()
-    application.router.add_route("*", "/{path:.*}", api.handle)
+    application.add_routes(routes)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -135,6 +134,14 @@ async def scripted_api(folder: Path, **settings: Any) -> AsyncIterator[tuple[Scr
     path.write_text(yaml.safe_dump(config))
     try:
         async with Cluster.connect(ClusterSettings(kubeconfig=path, retry_delay=0.01, **settings)) as cluster:
-            yield api, cluster
+            yield cluster
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def scripted_api(folder: Path, **settings: Any) -> AsyncIterator[tuple[ScriptedApi, Cluster]]:
+    """The server, and a connection to it."""
+    api = ScriptedApi()
+    async with connected([web.route("*", "/{path:.*}", api.handle)], folder, **settings) as cluster:
+        yield api, cluster

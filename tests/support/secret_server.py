@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import yaml
 from aiohttp import web
+from scripted_api import connected
 
-from modelyard.cluster import Cluster, ClusterSettings
+from modelyard.cluster import Cluster
 from modelyard.objects import Key
 
 
@@ -24,8 +24,7 @@ class SecretServer:
         """Status of every answer; 0: 200 or 404."""
 
     async def handle(self, request: web.Request) -> web.Response:
-        parts = request.path.strip("/").split("/")
-        key = Key(parts[3], parts[5])
+        key = Key(request.match_info["namespace"], request.match_info["name"])
         self.asked.append(key)
         self.accepted.append(request.headers["Accept"])
         status = self.status or (200 if key in self.there else 404)
@@ -38,21 +37,6 @@ class SecretServer:
 async def secret_server(folder: Path) -> AsyncIterator[tuple[SecretServer, Cluster]]:
     """The server, and a connection to it."""
     server = SecretServer()
-    application = web.Application()
-    application.router.add_get("/api/v1/namespaces/{namespace}/secrets/{name}", server.handle)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    config = {
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}}],
-        "users": [{"name": "u", "user": {"token": "secret"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "c",
-    }
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    try:
-        async with Cluster.connect(ClusterSettings(kubeconfig=path, retry_delay=0.01)) as cluster:
-            yield server, cluster
-    finally:
-        await runner.cleanup()
+    route = web.get("/api/v1/namespaces/{namespace}/secrets/{name}", server.handle)
+    async with connected([route], folder) as cluster:
+        yield server, cluster
