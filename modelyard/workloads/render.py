@@ -6,12 +6,11 @@ Equal input gives equal children, byte for byte in their canonical form.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelyard.objects import Namespace
 from modelyard.resources import InferenceService, ServingRuntime
-from modelyard.resources.ome.older_form import ignored_fields, replaced
 from modelyard.workloads import metadata, names, predictors, routes
 from modelyard.workloads.components import (
     MODE,
@@ -61,14 +60,13 @@ from modelyard.workloads.reach import HOST_PATHS, SERVICE_ACCOUNTS, by_annotatio
 from modelyard.workloads.request_limits import (
     CONCURRENCY,
     check_limits,
-    ingress_annotations,
     timeout_notes,
     with_concurrency,
 )
 from modelyard.workloads.scaling import ScaleTarget, Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.shared import shared
 from modelyard.workloads.special import knative, ray_clusters, with_rdma
-from modelyard.workloads.unused_fields import ray_scaling, unused_fields, unused_keda
+from modelyard.workloads.unused_fields import older_forms, ray_scaling, unused_fields, unused_keda, unused_tag
 from modelyard.workloads.values import (
     Abilities,
     Body,
@@ -191,7 +189,12 @@ class _Rendering:
         notes = [*self.notes, *(note for part in parts.values() for note in part.notes)]
         notes += [Note("RouterNotServed", behind.hindrance, entry)] if behind.hindrance else []
         notes += [Note("TooManyAdapters", behind.surplus, entry)] if behind.surplus else []
-        notes += [*self._timeouts(parts, modes, entry, children), *self._ineffective()]
+        timeouts = {kind: part.backend.seconds for kind, part in parts.items()}
+        by_knative = {kind for kind, how in modes.items() if how == SERVERLESS}
+        made = {child.kind for child in children}
+        notes += timeout_notes(timeouts, entry, by_knative, made, settings.ingress_class_name)
+        notes += older_forms(service, self.model, self.runtime)
+        notes += unused_tag(self.tag, self.untagged)
         kinds = {kind: {child.kind for child in part.children} for kind, part in parts.items()}
         for one in found:
             place = self._place(one) if modes[one.kind] in (MULTI_NODE, RAY) else ""
@@ -212,18 +215,6 @@ class _Rendering:
             address=routed.address,
             rights=frozenset(self.rights),
         )
-
-    def _ineffective(self) -> Iterator[Note]:
-        """Tell what of the runtime's older form and of a predictor has no effect."""
-        if self.runtime is not None:
-            spec = self.runtime.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-            if fields := ignored_fields(spec):
-                yield Note("OlderFormWithoutEffect", f"{self.runtime.kind} {self.runtime.name}: {replaced(fields)}")
-        stored = self.model.stored.spec if self.model is not None else None
-        yield from predictors.notes(self.service, stored.storage.storage_uri if stored is not None else "")
-        for image in dict.fromkeys(self.untagged):
-            problem = f"{predictors.VERSION_FIELD} {self.tag} has no effect on {image}, which names a digest"
-            yield Note(predictors.WITHOUT_EFFECT, problem)
 
     def _zero(self, one: ServiceComponent) -> bool:
         return without_replicas(one, self.spec, one.name in self.elsewhere)
@@ -304,22 +295,6 @@ class _Rendering:
             limited, _ = with_concurrency(worker.container, most)
             worker = worker.with_container(lambda _: limited)
         return pod.with_container(lambda _: container), worker
-
-    def _timeouts(
-        self, parts: Mapping[str, _Parts], modes: Mapping[str, str], entry: str, children: Sequence[ChildObject]
-    ) -> Iterator[Note]:
-        """Yield a note for each time-out of a component that nothing in front of its pods enforces."""
-        timeouts = {kind: part.backend.seconds for kind, part in parts.items()}
-        kinds = {child.kind for child in children}
-        effective = {kind for kind, how in modes.items() if how == SERVERLESS}
-        if "HTTPRoute" in kinds:
-            effective |= parts.keys()
-        if "ModelServer" in kinds:
-            effective.add(entry)
-        ingress_class = routes.overridden(self.settings.ingress, self.annotations).ingress_class_name
-        if "Ingress" in kinds and ingress_annotations(ingress_class, 1):
-            effective |= {kind for kind, seconds in timeouts.items() if seconds == timeouts[entry]}
-        return timeout_notes(timeouts, entry, effective, kinds, ingress_class)
 
     def _scaled(self, one: ServiceComponent, target: ScaleTarget, about: Body) -> Scaling:
         return scaled(

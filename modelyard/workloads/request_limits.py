@@ -94,16 +94,23 @@ def ingress_annotations(ingress_class: str, seconds: int | None) -> dict[str, st
 def timeout_notes(
     timeouts: Mapping[str, int | None],
     entry: str,
-    effective: Collection[str],
+    serverless: Collection[str],
     kinds: Collection[str],
     ingress_class: str,
 ) -> Iterator[Note]:
-    """Yield a note for each time-out, by component, that nothing enforces.
+    """Yield a note for each time-out, by component, that nothing in front of its pods enforces.
 
-    ``effective`` are the components of which something does, ``kinds`` those of the objects in front of the pods.
+    Knative enforces those of ``serverless`` components. ``kinds`` are those of the service's objects.
     """
+    enforced = set(serverless)
+    if "HTTPRoute" in kinds:
+        enforced |= timeouts.keys()
+    if "ModelServer" in kinds:
+        enforced.add(entry)
+    if "Ingress" in kinds and ingress_annotations(ingress_class, 1):
+        enforced |= {component for component, seconds in timeouts.items() if seconds == timeouts[entry]}
     for component, seconds in timeouts.items():
-        if not seconds or component in effective:
+        if not seconds or component in enforced:
             continue
         if "Ingress" not in kinds:
             why = "requests reach its pods without a proxy that limits them"

@@ -1,7 +1,7 @@
-"""Fields of a service's components that have no effect in their deployment mode, or next to what scales them. Pure.
+"""Notes about fields of a service or its runtime that have no effect in this service. Pure.
 
 Fields that never have an effect are listed in ``modelyard.resources.field_effects``. Those here depend on the runtime,
-the mode and the scaler of a component, so that only rendering knows them. Only fields of the service itself are named.
+the mode and the scaler of a component, or on the form of an object, so that only rendering knows them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from modelyard.objects.documents import few
+from modelyard.resources import InferenceService, ServingRuntime
+from modelyard.resources.ome.older_form import ignored_fields, replaced
+from modelyard.workloads import predictors
 from modelyard.workloads.components import RAW, RAY, SERVERLESS, ServiceComponent, pod_fields
+from modelyard.workloads.files import ServedModel
 from modelyard.workloads.values import Note
 
 WITHOUT_EFFECT: Final = "FieldsWithoutEffect"
@@ -48,6 +52,23 @@ def unused_keda(spec: Mapping[str, Any], kinds: Iterable[str]) -> Iterator[Note]
     if _settings(spec) and "ScaledObject" not in kinds:
         text = "no ScaledObject of KEDA scales a component; set enableKeda, or remove it"
         yield Note(WITHOUT_EFFECT, f"without effect: spec.kedaConfig: {text}")
+
+
+def older_forms(service: InferenceService, model: ServedModel | None, runtime: ServingRuntime | None) -> Iterator[Note]:
+    """Iterate over the notes about a runtime's older form and about a service's predictor."""
+    if runtime is not None:
+        spec = runtime.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if fields := ignored_fields(spec):
+            yield Note("OlderFormWithoutEffect", f"{runtime.kind} {runtime.name}: {replaced(fields)}")
+    stored = model.stored.spec if model is not None else None
+    yield from predictors.notes(service, stored.storage.storage_uri if stored is not None else "")
+
+
+def unused_tag(tag: str, images: Iterable[str]) -> Iterator[Note]:
+    """Iterate over the notes about a predictor's version, which is the tag of no image that names a digest."""
+    for image in dict.fromkeys(images):
+        problem = f"{predictors.VERSION_FIELD} {tag} has no effect on {image}, which names a digest"
+        yield Note(predictors.WITHOUT_EFFECT, problem)
 
 
 def ray_scaling(component: ServiceComponent, keda: bool) -> tuple[Note, ...]:
