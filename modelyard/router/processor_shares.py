@@ -4,7 +4,8 @@ One thread reads requests, chooses pods and passes answers on, so work for one t
 amount a client or a pod chooses is therefore cut into slices, and the slices of a busy router are put in order: the
 owner that used least goes first (a client and, once the route is known, its namespace), and within an owner the request
 that used least. A pass of the event loop starts slices for ``PASS_SECONDS`` at most, so that a new request waits for
-one pass and not for all the work before it. While the router is not busy a slice starts at once.
+one pass and not for all the work before it. A slice starts at once while this pass has time left and no work waits that
+would go before it.
 
 Each request has an account, from its first line until its answer is over::
 
@@ -62,6 +63,13 @@ class _OwnerQueue(Generic[T]):
         self.listed = False
         self.by_use: list[tuple[float, int, _Waiter[T]]] = []
         self.by_age: deque[_Waiter[T]] = deque()
+
+    @property
+    def least_used(self) -> float:
+        """Seconds of the request that used least of those with waiting work."""
+        while self.by_use[0][2].taken:
+            heappop(self.by_use)
+        return self.by_use[0][0]
 
     def take(self) -> T:
         """Take the work of the request that used least; at times that of the one that waits longest."""
@@ -131,22 +139,35 @@ class FairQueue(Generic[T]):
             queue.used = max(queue.used, self._now)
             heappush(self._heap, (queue.used, self._number, queue))
 
+    def goes_first(self, owner: Owner, used: float) -> bool:
+        """Return true when no work waits that would go before that of this owner's request."""
+        if (first := self._first()) is None:
+            return True
+        if first is (queue := self._owners[owner]):
+            return used < first.least_used
+        return max(queue.used, self._now) < first.used
+
     def next(self) -> T | None:
         """Take the next piece of work; ``None`` without any."""
+        if (queue := self._first()) is None:
+            return None
+        heappop(self._heap)
+        self._now = max(self._now, queue.used)
+        self.waiting -= 1
+        value = queue.take()
+        queue.listed = bool(queue.by_age)
+        if queue.listed:
+            self._number += 1
+            heappush(self._heap, (queue.used, self._number, queue))
+        return value
+
+    def _first(self) -> _OwnerQueue[T] | None:
+        """Return the owner whose work is next."""
         while self._heap:
             used, number, queue = self._heap[0]
-            if used < queue.used:  # charged since it was listed
-                heapreplace(self._heap, (queue.used, number, queue))
-                continue
-            heappop(self._heap)
-            self._now = max(self._now, queue.used)
-            self.waiting -= 1
-            value = queue.take()
-            queue.listed = bool(queue.by_age)
-            if queue.listed:
-                self._number += 1
-                heappush(self._heap, (queue.used, self._number, queue))
-            return value
+            if used >= queue.used:
+                return queue
+            heapreplace(self._heap, (queue.used, number, queue))  # charged since it was listed
         return None
 
 
@@ -178,18 +199,29 @@ class Account:
         """Close it: the request is over."""
         self._shares.queue.leave(self.owner)
 
-    async def __aenter__(self) -> None:
-        """Wait for its turn."""
+    def start(self) -> bool:
+        """Begin a slice if it may begin at once; ``end`` ends it."""
         shares = self._shares
-        if shares.queue.waiting or shares.is_busy():
-            await shares.wait(self.owner, self.used, self._expected)
+        if shares.is_busy() or not shares.queue.goes_first(self.owner, self.used):
+            return False
         self._began = shares.clock()
+        return True
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def end(self) -> None:
         """Charge the slice."""
         seconds = self._shares.clock() - self._began + SLICE_OVERHEAD
         self._expected += (seconds - self._expected) / 4
         self.charge(seconds)
+
+    async def __aenter__(self) -> None:
+        """Wait for its turn."""
+        if not self.start():
+            await self._shares.wait(self.owner, self.used, self._expected)
+            self._began = self._shares.clock()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        """As ``end``."""
+        self.end()
 
 
 class ProcessorShares:

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import orjson
 from aiohttp import web
+from aiohttp.http import StreamWriter
 from multidict import CIMultiDict
 
 from modelyard.router.exchange import Broken, Declined, Exchange, KeptAnswer, Unanswered
@@ -274,16 +275,17 @@ class Upstream:
             chunk = ahead or await answer.read()
             response = await exchange.begin(answer.status, _response_headers(answer, length=not reader.is_stream))
             record.first, record.streamed = clock(), reader.is_stream
+            writer = exchange.http.writer
+            assert isinstance(writer, StreamWriter)
             while chunk:
-                sent = chunk
-                if chunk is not ahead:
-                    async with exchange.account:
-                        sent = reader.feed(chunk)
+                async with exchange.account:
+                    sent = chunk if chunk is ahead else reader.feed(chunk)
+                    if sent:
+                        held += _hold(exchange, len(sent))
+                        await writer.write(sent, drain=False)  # waits for nothing
                 if sent:
-                    held += _hold(exchange, len(sent))
                     flow.since, flow.on_client = clock(), True
-                    await response.write(sent)
-                    await exchange.http.writer.drain()
+                    await writer.drain()
                     flow.on_client = False
                 flow.since = clock()
                 held += _hold(exchange, _unsent(exchange) + reader.kept - held)

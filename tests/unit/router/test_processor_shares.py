@@ -45,6 +45,19 @@ async def test_a_request_waits_for_one_pass_and_not_for_the_work_before_it() -> 
     assert (work.shares.queue.owners, work.shares.queue.waiting) == (0, 0), "nothing is kept"
 
 
+async def test_a_request_that_used_least_goes_on_within_the_pass() -> None:
+    work = Work()
+    heavy = [asyncio.create_task(work.do("heavy", ATTACKER, 100)) for _ in range(20)]
+    while len(work.done) < 200:
+        await asyncio.sleep(0)
+    before = len(work.done)
+    await work.do("light", NEIGHBOUR, 10, PASS_SECONDS / 100)
+    assert work.done[before:].count("heavy") <= 2 * (PASS_SECONDS / SLICE + 1), "its steps do not wait for a pass each"
+    for task in heavy:
+        task.cancel()
+    await asyncio.gather(*heavy, return_exceptions=True)
+
+
 async def test_namespaces_share_the_time_however_many_requests_each_has() -> None:
     work = Work()
     tasks = [asyncio.create_task(work.do("attacker", ATTACKER, 50)) for _ in range(30)]
