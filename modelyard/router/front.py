@@ -99,8 +99,9 @@ class Front:
         record = RequestRecord(http.method, told, clock())
         given = http.headers.get(REQUEST_ID, "")
         record.request_id = given if _ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
-        part = Part(self.room, http.remote or "")
-        account = self.shares.open(("client", http.remote or ""))
+        client = client_of(http.remote or "")
+        part = Part(self.room, client)
+        account = self.shares.open(("client", client))
         exchange = kind(http, record, self._settings, part, account, lambda: self.leaving)
         try:
             if full := part.full:
@@ -175,7 +176,9 @@ class Front:
             if refused := decider.refusal(arrival):
                 return refused
             content_type, most_hashed = arrival.headers.get("content-type", ""), decider.configuration.most_hashed
-            summary = await self.reader.read(arrival.body, content_type, most_hashed, exchange.account)
+            routes = decider.fleet.table.tried(likely_model(arrival.body)).routes
+            namespace = routes[0].key.namespace if routes else ""
+            summary = await self.reader.read(arrival.body, content_type, most_hashed, exchange.account, namespace)
         async with exchange.account:
             return decider.question(arrival, summary)
 

@@ -21,8 +21,9 @@ from modelyard.cluster import Cluster
 from modelyard.objects import Key
 from modelyard.ports import describe_listen_error, find_holder
 from modelyard.router.configured import ConfigurationFile, Configured
+from modelyard.router.connections import Acceptor, Handler, Listener
 from modelyard.router.follow import Follower
-from modelyard.router.front import MOST_HEAD, Front
+from modelyard.router.front import Front
 from modelyard.router.gauges import EnginePoller
 from modelyard.router.limits import LocalLimits
 from modelyard.router.lobby import Lobby
@@ -40,116 +41,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 4096
 MOST_LINE = 16_384
 MOST_HEADERS = 256
-MOST_AHEAD = 2 * MOST_HEAD
-"""Bytes of the head of a request while it has not ended."""
-
-
 PORTS = "choose another --port or --metrics-port"
 """Remedy for a port that the router cannot listen on."""
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class RouterError(Exception):
     """The router cannot run. The message says what to do."""
-
-
-class Connection(web.RequestHandler):
-    """One connection; what is no HTTP is answered in the shape of all errors."""
-
-    __slots__ = ("_ahead", "_client", "_idle", "_listener", "ended")
-
-    def __init__(self, listener: Listener, **more: Any) -> None:
-        super().__init__(listener, **more)
-        self._ahead = 0
-        self._client = ""
-        self._idle = False
-        self._listener = listener
-        self.ended = 0
-        """Requests that were answered."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It begins, without a request."""
-        super().connection_made(transport)
-        peer = transport.get_extra_info("peername")
-        self._client = peer[0] if isinstance(peer, tuple) else ""
-        if not self.idle(True) and self.transport is not None:
-            self.transport.abort()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """It is over."""
-        super().connection_lost(exc)
-        self.idle(False)
-
-    def idle(self, now: bool) -> bool:
-        """Whether it is without a request from now on; whether its client may have so many of such."""
-        now = now and self.transport is not None
-        if now == self._idle:
-            return True
-        self._idle = now
-        return self._listener.count(self._client, 1 if now else -1)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes from the client; of a head that does not end only so many."""
-        super().data_received(data)
-        if self._request_count > self.ended:  # it is the body, or a request behind it
-            self._ahead = 0
-        elif (ahead := self._ahead + len(data)) > MOST_AHEAD and self.transport is not None:
-            self.transport.abort()
-        else:
-            self._ahead = ahead
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        """The answer to a request that could not be read."""
-        if status >= 500:
-            log.error("a request failed", exc_info=exc)
-            error = errors.internal()
-        else:
-            error = errors.malformed("the request is not valid HTTP/1.1")
-        response = web.Response(status=error.status, body=error.body, content_type="application/json")
-        response.force_close()
-        return response
-
-
-class Listener(web.Server):
-    """Makes a ``Connection`` of every connection. Of one client ``most`` may be without a request; 0: any number.
-
-    ``closed`` is told of each that is closed for that.
-    """
-
-    def __init__(self, handle: Handler, most: int, closed: Callable[[], object], **more: Any) -> None:
-        super().__init__(self._request, **more)
-        self._handle, self._most, self._closed = handle, most, closed
-        self._without: dict[str, int] = {}
-
-    def __call__(self) -> web.RequestHandler:
-        """A new one."""
-        return Connection(self, loop=asyncio.get_running_loop(), **self._kwargs)
-
-    def count(self, client: str, by: int) -> bool:
-        """A connection of this client's is without a request (or, by -1, no more); whether it may be."""
-        found = self._without[client] = self._without.get(client, 0) + by
-        if not found:
-            del self._without[client]
-        crowded = by > 0 and 0 < self._most < found
-        if crowded:
-            self._closed()
-        return not crowded
-
-    async def _request(self, http: web.BaseRequest) -> web.StreamResponse:
-        connection = http.protocol
-        assert isinstance(connection, Connection)
-        connection.idle(False)
-        try:
-            return await self._handle(http)
-        finally:
-            connection.ended += 1
-            if not connection.idle(True):
-                connection.close()
 
 
 class RouterProcess:
@@ -215,7 +114,7 @@ class RouterProcess:
         self.port, self.metrics_port = (one.getsockname()[1] for one in found)
         listener, site = await self._site(self._handle, found[0], ends, self._tls())
         _, pages = await self._site(self._handle_page, found[1], ends, None)
-        await pages.start()
+        pages.start()
         picker = self._picker()
         poller = EnginePoller(
             self.decider.fleet, self._upstream.session, settings.poll_seconds, verify=settings.verify_pods
@@ -231,7 +130,7 @@ class RouterProcess:
                     parts.append(group.create_task(self.follower.run(cluster)))
                 if cluster is None or await self._synced():
                     # Not before it knows where to send what comes.
-                    await site.start()
+                    site.start()
                     if picker is not None:
                         await picker.start()
                         log.info("picking pods for gateways on port %d", self.ext_proc_port)
@@ -292,11 +191,12 @@ class RouterProcess:
 
     async def _site(
         self, handle: Handler, bound: socket.socket, ends: contextlib.AsyncExitStack, tls: ssl.SSLContext | None
-    ) -> tuple[web.Server, web.SockSite]:
+    ) -> tuple[web.Server, Acceptor]:
         listener = Listener(
             handle,
             self.settings.max_idle,
             lambda: self.metrics.crowded().inc(),
+            self.front.shares,
             handler_cancellation=True,
             keepalive_timeout=self.settings.idle_seconds,
             access_log=None,
@@ -308,7 +208,9 @@ class RouterProcess:
         runner = web.ServerRunner(listener, shutdown_timeout=1.0)
         await runner.setup()
         ends.push_async_callback(runner.cleanup)
-        return listener, web.SockSite(runner, bound, backlog=BACKLOG, ssl_context=tls)
+        acceptor = Acceptor(listener, bound, tls)
+        ends.push_async_callback(acceptor.close)
+        return listener, acceptor
 
     async def _synced(self) -> bool:
         """Wait until the cluster was read; whether that came to be before the end."""
@@ -318,13 +220,13 @@ class RouterProcess:
             one.cancel()
         return not self._stop.is_set()
 
-    async def _leave(self, site: web.SockSite, listener: web.Server, picker: EndpointPicker | None) -> None:
+    async def _leave(self, site: Acceptor, listener: web.Server, picker: EndpointPicker | None) -> None:
         """Not ready any more; then no new connections; then the end, when the last request is answered."""
         settings = self.settings
         log.info("leaving: %d requests in progress", self.front.room.taken)
         self.front.leaving = True
         await asyncio.sleep(settings.leave_seconds)
-        await site.stop()
+        site.stop()
         listener.pre_shutdown()
         if picker is not None:
             await picker.stop(settings.drain_seconds)

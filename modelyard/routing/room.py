@@ -8,7 +8,9 @@ send as slowly as it likes.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from modelyard.routing import errors
 from modelyard.routing.errors import ErrorAnswer
@@ -16,6 +18,20 @@ from modelyard.routing.errors import ErrorAnswer
 SMALL = 1 << 16
 """Bytes of a request that may use the last eighth."""
 OF_A_NAMESPACE = 0.75
+_NETWORK = 64
+"""Bits of an IPv6 address that tell clients apart: one host may use all addresses that begin with them."""
+
+
+@lru_cache(maxsize=4096)
+def client_of(address: str) -> str:
+    """Return the client that an address belongs to: an IPv4 address, or the /64 network of an IPv6 address."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return address
+    return str(ip.ipv4_mapped or ipaddress.ip_network((int(ip), _NETWORK), strict=False))
 
 
 @dataclass(slots=True)
@@ -53,7 +69,7 @@ class Room:
 class Part:
     """The part of one request, from its first line to ``leave``; until then what is refused here is taken, too.
 
-    ``client`` is the address that it came from; none: it may be anybody's.
+    ``client`` is where it came from (``client_of``); none: it may be anybody's.
     """
 
     __slots__ = ("_mine", "_room", "_whose", "held")

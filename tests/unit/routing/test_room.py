@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.routing.errors import ErrorAnswer
-from modelyard.routing.room import SMALL, Part, Room
+from modelyard.routing.room import SMALL, Part, Room, client_of
 
 
 def told(full: ErrorAnswer | None, status: int) -> str:
@@ -75,3 +76,21 @@ def test_what_is_over_takes_nothing(requests: list[tuple[str, int, bool]]) -> No
     for part in parts:
         part.leave()
     assert (room.taken, room.held, room._of) == (0, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("addresses", "client"),
+    [
+        (("10.0.0.7", "::ffff:10.0.0.7"), "10.0.0.7"),
+        (("2001:db8:0:1::7", "2001:db8:0:1:ffff:ffff:ffff:ffff", "2001:DB8::1:0:0:0:7"), "2001:db8:0:1::/64"),
+        (("fe80::7%eth0", "fe80::8%eth0"), "fe80::/64"),
+        (("",), ""),
+        (("a name",), "a name"),
+    ],
+)
+def test_addresses_that_one_host_may_use_are_one_client(addresses: tuple[str, ...], client: str) -> None:
+    assert {client_of(address) for address in addresses} == {client}
+
+
+def test_other_networks_are_other_clients() -> None:
+    assert len({client_of(address) for address in ("10.0.0.7", "10.0.0.8", "2001:db8:0:1::7", "2001:db8:0:2::7")}) == 4
