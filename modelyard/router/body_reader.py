@@ -2,7 +2,8 @@
 
 Parsing holds the interpreter: for 32 MiB of nested values a second in which the event loop would answer nobody. Another
 process, of lower priority, is interrupted by the operating system whenever the router has work. It reads one body at a
-time, in fair order by client, and returns little: the model, some options, the head of the prompt.
+time: in fair order by client, and of a client in fair order by the namespace whose model a body seems to name, a short
+body before long ones. It returns little: the model, some options, the head of the prompt.
 
 It is started with the first long body (or by ``start``), and again when it ends: a body for which it runs out of memory
 costs nobody else an answer.
@@ -19,11 +20,13 @@ import socket
 import struct
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from modelyard.router.bounded import count_values
 from modelyard.router.processor_shares import Account, FairQueue, Owner
 from modelyard.routing import errors
 from modelyard.routing.body import BodySummary, Segment, find_segments, summarize
@@ -38,6 +41,8 @@ _JOB = struct.Struct("!?QQI")
 """True: find segments. Bytes of the body, characters of the prompt to return, bytes of the content type."""
 _REPLY = struct.Struct("!Id")
 """Bytes of the reply, and the seconds of processor time that reading took."""
+_SECONDS_PER_BYTE = 3e-8
+"""Processor time that reading a byte is expected to take, among many small values."""
 _BUFFER = 1 << 20
 _MOST_MEMORY = 2 << 30
 """Address space of the process: the largest body takes about a quarter of it."""
@@ -48,7 +53,15 @@ def is_long(body: bytes) -> bool:
     """Return true for a body that takes more than about a millisecond to read."""
     if len(body) <= _ALWAYS_SHORT:
         return False
-    return len(body) > _NEVER_SHORT or body.count(b",") + body.count(b"{") + body.count(b"[") > _MOST_VALUES
+    return len(body) > _NEVER_SHORT or count_values(body) > _MOST_VALUES
+
+
+@dataclass(slots=True)
+class _Line:
+    """Bodies that an owner has in progress for a namespace, and the seconds that they are expected to take."""
+
+    jobs: int = 0
+    seconds: float = 0.0
 
 
 class BodyReader:
@@ -56,17 +69,22 @@ class BodyReader:
 
     def __init__(self) -> None:
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._lines: dict[tuple[Owner, str], _Line] = {}
         self._is_reading = False
         self._process: asyncio.subprocess.Process | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._jobs: set[asyncio.Task[Any]] = set()
 
     async def read(
-        self, body: bytes, content_type: str, most_hashed: int, account: Account
+        self, body: bytes, content_type: str, most_hashed: int, account: Account, namespace: str = ""
     ) -> BodySummary | ErrorAnswer:
-        """Read a body as ``summarize`` does. The processor time is charged to the account."""
+        """Read a body as ``summarize`` does. The processor time is charged to the account.
+
+        ``namespace`` is the one whose model it seems to ask for: its turn is after as much of each other one's.
+        """
         kind = content_type.encode("utf-8", "replace")
-        reply = await self._ask(_JOB.pack(False, len(body), most_hashed, len(kind)) + kind, body, account)
+        job = _JOB.pack(False, len(body), most_hashed, len(kind)) + kind
+        reply = await self._ask(job, body, account, namespace)
         if isinstance(reply, ErrorAnswer):
             return reply
         model, options, head, tokens, span = reply
@@ -77,28 +95,37 @@ class BodyReader:
         reply = await self._ask(_JOB.pack(True, len(body), 0, 0), body, account)
         return reply if isinstance(reply, ErrorAnswer) else [Segment(*segment) for segment in reply]
 
-    async def _ask(self, head: bytes, body: bytes, account: Account) -> list[Any] | ErrorAnswer:
-        """Have a job done in its turn."""
-        owner = account.owner
+    async def _ask(self, head: bytes, body: bytes, account: Account, namespace: str = "") -> list[Any] | ErrorAnswer:
+        """Have a job done in its turn: in an owner's, of what its namespace has in progress the least."""
+        owner, expected = account.owner, len(body) * _SECONDS_PER_BYTE
         self._waiting.join(owner)
-        if self._is_reading:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.add(owner, account.used, turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                self._waiting.leave(owner)
-                if not turn.cancelled():
-                    self._start_next()
-                raise
-        self._is_reading = True
-        # What was begun is finished, also for a client that left: replies come in order.
-        job = asyncio.create_task(self._finish(owner, head, body))
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
-        reply, seconds = await asyncio.shield(job)
-        account.charge(seconds)
-        return reply
+        line = self._lines.setdefault((owner, namespace), _Line())
+        line.jobs += 1
+        line.seconds += expected
+        try:
+            if self._is_reading:
+                turn = asyncio.get_running_loop().create_future()
+                self._waiting.add(owner, account.used + line.seconds, turn)
+                try:
+                    await turn
+                except asyncio.CancelledError:
+                    self._waiting.leave(owner)
+                    if not turn.cancelled():
+                        self._start_next()
+                    raise
+            self._is_reading = True
+            # What was begun is finished, also for a client that left: replies come in order.
+            job = asyncio.create_task(self._finish(owner, head, body))
+            self._jobs.add(job)
+            job.add_done_callback(self._jobs.discard)
+            reply, seconds = await asyncio.shield(job)
+            account.charge(seconds)
+            return reply
+        finally:
+            line.jobs -= 1
+            line.seconds -= expected
+            if not line.jobs:
+                del self._lines[owner, namespace]
 
     async def _finish(self, owner: Owner, head: bytes, body: bytes) -> tuple[list[Any] | ErrorAnswer, float]:
         try:

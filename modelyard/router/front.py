@@ -20,10 +20,11 @@ from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import AccessLog, RequestRecord, RouterMetrics
 from modelyard.router.upstream import Upstream
 from modelyard.routing import errors
+from modelyard.routing.body import likely_model
 from modelyard.routing.decide import Arrival, Decider, Forward, Question, copied_bytes, most_attempts, pause
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.limits import OverBudget
-from modelyard.routing.room import Part, Room
+from modelyard.routing.room import Part, Room, client_of
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.seams import Admission, Left, LimitStore, NotServed, Principal, Turns
 from modelyard.routing.table import Destination, RouteTable

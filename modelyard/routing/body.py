@@ -37,6 +37,10 @@ _LONGEST_OPTIONS = 1 << 12
 _EXACT = 1 << 15
 """Bytes of a body up to which members are replaced where they stand: 2 ms where it has as many values as it can."""
 _MOST_SEGMENTS = 1000
+_MODEL = re.compile(rb'"model"\s*+:\s*+"([^"\\]{1,256}+)"')
+_SHOWN = 1 << 12
+"""Bytes at the beginning and the end of a long body where its model is looked for: clients put it before the prompt, or
+behind it."""
 
 
 class ModelRequest(NamedTuple):
@@ -185,6 +189,12 @@ _PARTS = {
 _ITEMS = ("name", "arguments", "input", "output", "summary", "content")
 """Members of an item of ``/v1/responses`` other than a message (tool calls, their results, reasoning) that are text."""
 _MOST_NESTED_TEXT = 8
+
+
+def likely_model(raw: bytes) -> str:
+    """Return the model that a body which is not read yet seems to ask for; empty: it does not show."""
+    match = _MODEL.search(raw[:_SHOWN]) or _MODEL.search(raw[-_SHOWN:])
+    return match[1].decode("utf-8", "replace") if match else ""
 
 
 class Prompt(NamedTuple):

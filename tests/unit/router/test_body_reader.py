@@ -13,7 +13,16 @@ import pytest
 
 from modelyard.router.body_reader import BodyReader, is_long
 from modelyard.router.processor_shares import Account, ProcessorShares
-from modelyard.routing.body import BodySummary, ModelRequest, edited, find_segments, read, summarize, with_changes
+from modelyard.routing.body import (
+    BodySummary,
+    ModelRequest,
+    edited,
+    find_segments,
+    likely_model,
+    read,
+    summarize,
+    with_changes,
+)
 from modelyard.routing.errors import ErrorAnswer
 
 JSON = "application/json"
@@ -96,6 +105,28 @@ async def test_a_long_body_of_one_client_waits_for_one_of_another_and_not_for_al
     assert (reader._waiting.owners, reader._waiting.waiting) == (0, 0)
 
 
+async def test_behind_a_proxy_a_long_body_waits_for_one_of_each_other_namespace_and_a_shorter_one_for_none(
+    reader: BodyReader,
+) -> None:
+    shares, order = ProcessorShares(), list[str]()
+
+    async def send(name: str, size: int = 300_000) -> None:
+        await reader.read(body(prompt=IDS[:size]), JSON, 100, shares.open(("client", "10.0.0.9")), name)
+        order.append(name)
+
+    sent = [asyncio.create_task(send("attacker")) for _ in range(6)]
+    while not reader._waiting.waiting:
+        await asyncio.sleep(0)
+    sent += [asyncio.create_task(send("neighbour")) for _ in range(2)]
+    sent.append(asyncio.create_task(send("", 50_000)))
+    await asyncio.gather(*sent)
+    assert order[0] == "attacker"
+    assert order.index("") == 1
+    assert order.index("neighbour") <= 2, "the first of both is before the third of the attacker's"
+    assert "neighbour" in order[4:6]
+    assert not reader._lines, "nothing is kept"
+
+
 async def test_a_client_that_leaves_while_its_body_is_read_delays_nobody_for_ever(reader: BodyReader) -> None:
     leaving = asyncio.create_task(reader.read(body(prompt=IDS), JSON, 100, account()))
     while not reader._jobs:
@@ -144,3 +175,18 @@ async def test_members_of_a_long_body_are_removed_by_the_segments_that_it_finds(
     refused = await reader.find_segments(repeated, account())
     assert isinstance(refused, ErrorAnswer)
     assert refused.status == 400
+
+
+@pytest.mark.parametrize(
+    ("raw", "model"),
+    [
+        (body(prompt="x" * 300_000), "llama"),
+        (orjson.dumps({"prompt": "x" * 300_000, "model": "llama"}), "llama"),
+        (b'{ "model" : "a \\u0062", "prompt":""}', ""),
+        (b'{"model":' + b" " * 300_000 + b'"llama"}', ""),
+        (b'{"model":"' + b"x" * 300_000, ""),
+        (b"\xff" * 300_000, ""),
+    ],
+)
+def test_the_model_of_a_long_body_shows_at_its_beginning_or_its_end(raw: bytes, model: str) -> None:
+    assert likely_model(raw) == model
