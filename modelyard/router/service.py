@@ -117,7 +117,11 @@ class RouterProcess:
         pages.start()
         picker = self._picker()
         poller = EnginePoller(
-            self.decider.fleet, self._upstream.session, settings.poll_seconds, verify=settings.verify_pods
+            self.decider.fleet,
+            self._upstream.session,
+            settings.poll_seconds,
+            verify=settings.verify_pods,
+            shares=self.front.shares,
         )
         writing = asyncio.create_task(self._log.run())
         gc.collect()

@@ -30,7 +30,8 @@ _ENVELOPE_BYTES = 1 << 10
 """Most bytes of an event without text."""
 _LONGEST_TOKEN = 32
 """Bytes of text in an event that may be one token; more is estimated as text."""
-_LONGEST_NAME = 64
+_LONGEST_NAME, _MOST_NAMES = 64, 32
+"""Bytes of the name of an event, and distinct names of a stream, that are not charged: engines have a dozen."""
 _LONGEST_LINE = 1 << 16
 """Bytes of a line, or of an answer in one piece, that are read as JSON: 3 ms of work at worst. Longer ones are only
 searched for their usage."""
@@ -346,6 +347,7 @@ class Relay:
         self._counts = True
         self._tells, self._counts_left = True, _MOST_COUNTS
         self._other_bytes = 0
+        self._names = set[bytes]()
         self.usage = Usage()
         self.events = 0
         """Estimate of the tokens: one for each event with text, and more for a long text."""
@@ -426,11 +428,13 @@ class Relay:
         if not line.startswith((b"data:", b"{")):
             if line.startswith(b"event:"):
                 self._counts = _NO_TOKEN.match(line) is None
-            elif not self._counts and not line.strip():
+                self._read_name(line)
+                return False
+            if not self._counts and not line.strip():
                 self._counts = True
             if not line.startswith(_FIELDS) and line.strip():
                 self.skip(len(line))  # no field of an event, but readable for a client
-            elif not line.startswith(b"event:") or len(line) > _LONGEST_NAME:
+            else:
                 self._other_bytes += len(line)
             return False
         if not self._tells or _TELLS.search(line) is None:
@@ -451,6 +455,15 @@ class Relay:
         is_withheld = self._withhold and alone
         self._count(line, brings_text=not alone or (len(line) > _ENVELOPE_BYTES and not is_withheld))
         return is_withheld
+
+    def _read_name(self, line: bytes) -> None:
+        """Charge the name of an event as text, unless it is one of a few that come again and again."""
+        if line in self._names:
+            return
+        if len(self._names) < _MOST_NAMES and len(line) <= _LONGEST_NAME:
+            self._names.add(line)
+        else:
+            self.skip(len(line))
 
     def _read_long(self, line: bytes) -> None:
         scan, self._long = self._long or _UsageScan(), None

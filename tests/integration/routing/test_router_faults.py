@@ -608,9 +608,12 @@ async def test_a_pod_s_list_of_models_is_read_whole_and_nowhere_else(world: Rout
             await asyncio.sleep(0)
         return response
 
-    addresses = [an_address() for _ in range(3)]
+    async def many_values(_: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m"}, *[[]] * 20_000]})
+
+    addresses = [an_address() for _ in range(4)]
     async with contextlib.AsyncExitStack() as stack:
-        for address, answer in zip(addresses, (internal, elsewhere, in_pieces), strict=True):
+        for address, answer in zip(addresses, (internal, elsewhere, in_pieces, many_values), strict=True):
             app = web.Application()
             app.router.add_get("/{path:.*}", answer)
             runner = web.AppRunner(app)
@@ -620,11 +623,12 @@ async def test_a_pod_s_list_of_models_is_read_whole_and_nowhere_else(world: Rout
         world.gone("a")
         world.pod("elsewhere", addresses[1])
         world.pod("pieces", addresses[2])
+        world.pod("many", addresses[3])
         fleet = world.router.decider.fleet
         session = await stack.enter_async_context(aiohttp.ClientSession())
         await EnginePoller(fleet, session, 1.0).once()
         found = {pod.key.name: pod.models for one in fleet.backends.values() for pod in one.pods}
-        assert found == {"elsewhere": frozenset(), "pieces": frozenset(names)}
+        assert found == {"elsewhere": frozenset(), "pieces": frozenset(names), "many": frozenset()}
         assert not reached, "the router was sent to another address"
 
 

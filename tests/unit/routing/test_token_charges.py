@@ -199,6 +199,14 @@ def test_a_stream_that_ends_without_a_count_is_charged_by_its_text(path: str, st
     assert charged(path, stream, SSE, list(range(0, len(stream), 65_536))) == Charge(ESTIMATE, expected)
 
 
+def test_names_of_events_are_text_unless_they_are_a_few_that_come_again() -> None:
+    usual = event("response.created") * 1000 + event("ping") * 1000
+    assert charged("/v1/responses", usual, SSE) == Charge(ESTIMATE, 0)
+    names = b"".join(b"event: %d and fifty more bytes of text that a client can read\n\n" % n for n in range(1000))
+    assert charged("/v1/responses", names, SSE).output >= (len(names) - 64 * 32) // 5
+    assert charged("/v1/responses", b"event: " + b"text " * 4000 + b"\n\n", SSE).output >= 4000
+
+
 def test_a_usage_that_a_client_has_repeated_among_its_tools_is_not_charged() -> None:
     tool = {"parameters": {"usage": {"input_tokens": 10**9, "output_tokens": 10**9}}}
     answer = {"tools": [tool], "output": TEXT, "usage": {"input_tokens": 5, "output_tokens": 10**6}}
