@@ -140,12 +140,15 @@ class FairQueue(Generic[T]):
             heappush(self._heap, (queue.used, self._number, queue))
 
     def goes_first(self, owner: Owner, used: float) -> bool:
-        """Return true when no work waits that would go before that of this owner's request."""
+        """Return true when no work waits that would go before that of this owner's request.
+
+        The work in progress, of a pass at most, is not charged yet: an owner may be ahead by as much.
+        """
         if (first := self._first()) is None:
             return True
         if first is (queue := self._owners[owner]):
             return used < first.least_used
-        return max(queue.used, self._now) < first.used
+        return max(queue.used, self._now) <= first.used + PASS_SECONDS
 
     def next(self) -> T | None:
         """Take the next piece of work; ``None`` without any."""

@@ -207,7 +207,8 @@ async def test_what_could_be_read_in_two_ways_is_not_read_at_all(world: RouterWo
 
 async def test_heads_have_a_bound_ended_or_not(world: RouterWorld) -> None:
     fields = b"".join(b"X-%d: " % number + b"a" * 16_000 + b"\r\n" for number in range(10))
-    code, told = await raw(world, HEAD + fields + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    ended = fields[: 7 * len(fields) // 10]
+    code, told = await raw(world, HEAD + ended + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
     assert (code, json.loads(told)["error"]["code"]) == (431, "headers_too_large")
     assert (await world.post(chat()))[0] == 200
     async with running() as patient:

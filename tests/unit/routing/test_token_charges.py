@@ -200,7 +200,7 @@ def test_a_stream_that_ends_without_a_count_is_charged_by_its_text(path: str, st
 
 
 def test_names_of_events_are_text_unless_they_are_a_few_that_come_again() -> None:
-    usual = event("response.created") * 1000 + event("ping") * 1000
+    usual = event("response.created", id="x" * 60) * 300 + event("ping", id="x" * 60) * 300
     assert charged("/v1/responses", usual, SSE) == Charge(ESTIMATE, 0)
     names = b"".join(b"event: %d and fifty more bytes of text that a client can read\n\n" % n for n in range(1000))
     assert charged("/v1/responses", names, SSE).output >= (len(names) - 64 * 32) // 5
