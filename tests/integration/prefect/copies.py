@@ -29,11 +29,14 @@ from modelyard.reconcile.plan import Plan, World
 class Troubled(Copies):
     """What a run sees: it may be halted when it has planned, for the first time that a parent is worked on."""
 
+    halted = False
+
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         plan = super().plan(key, world, now)
         parent: Map | None = world[CONFIG_MAPS].get(key)
         claim = Claim.read(parent.subject.claim) if parent else None
-        if parent and parent.trouble == "halt" and claim and claim.attempt == 1:
+        if parent and parent.trouble == "halt" and claim and claim.attempt == 1 and not self.halted:
+            self.halted = True
             note("halt", key.name, claim.run)
             os.kill(os.getpid(), signal.SIGSTOP)
         return plan

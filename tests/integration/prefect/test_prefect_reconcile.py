@@ -288,6 +288,12 @@ async def test_a_run_that_outlives_its_worker_keeps_its_place_and_is_not_doubled
         assert (await parents.claim("survivor")).run == run.idempotency_key == alive["run"]
         os.kill(alive["pid"], signal.SIGCONT)
         await until(lambda: parents.copied("survivor", 2), "it goes on", timeout=120)
+
+        async def ended() -> bool:
+            state = (await parents.client.read_flow_run(run.id)).state
+            return state is not None and state.is_completed()
+
+        await until(ended, "it reports its end itself", timeout=120)
     assert {one["pid"] for one in parents.writes("survivor")} == {alive["pid"]}
 
 
