@@ -23,11 +23,11 @@ from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.onboarding.following import OnboardRefused, OnboardRun
 from modelyard.onboarding.report import COMPARE, DELIVER, SELECT, SERVE, of_candidate
 from modelyard.onboarding.request import ServingCandidate
-from modelyard.reconcile.acting import Acted
-from tasks.acting import cut_short
+from modelyard.reconcile.run_view import Acted, StepFailed
 from tasks.journal import ProgressBar
-from tasks.onboard import StepFailed, begin, carry_out, check, expect, foresee, publish, step
+from tasks.onboard import begin, carry_out, check, expect, foresee, publish, step
 from tasks.reconcile import BY_ID
+from tasks.steps import cut_short
 
 
 def run_name() -> str:

@@ -34,7 +34,7 @@ from modelyard.onboarding.report import (
     table,
 )
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.acting import Acted, act
+from modelyard.reconcile.run_view import Acted, StepFailed, act
 from modelyard.replay.steady import steady, steady_load
 from modelyard.traffic.replay import Replay, ReplaySettings, columns, open_session
 from modelyard.traffic.router import Endpoint
@@ -52,10 +52,6 @@ SIMULATED = 3000
 MOST_SIMULATED = 200_000
 PATIENCE = 30.0
 """Seconds for which a request of the check may take longer than its time."""
-
-
-class StepFailed(Exception):
-    """A step did not come to its end; the message says why."""
 
 
 @task(name="expect", description="Read the trace and the service class, where there are such.", **RETRIED)

@@ -16,10 +16,10 @@ from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.objects import Key
 from modelyard.onboarding.following import OnboardRun, take_over
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.acting import act
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.following import take
 from modelyard.reconcile.reconciler import Registered
+from modelyard.reconcile.run_view import act
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
 

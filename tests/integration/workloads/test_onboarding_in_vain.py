@@ -22,8 +22,8 @@ from modelyard.objects.kinds import ResourceType
 from modelyard.onboarding.following import OnboardRun, take_over
 from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.acting import act
 from modelyard.reconcile.plan import Plan, World
+from modelyard.reconcile.run_view import act
 from modelyard.workloads.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration

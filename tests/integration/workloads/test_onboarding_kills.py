@@ -27,8 +27,8 @@ from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
 from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.acting import act
 from modelyard.reconcile.memory import render_memory
+from modelyard.reconcile.run_view import act
 from modelyard.workloads import names
 from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES, VARIANTS
 
