@@ -13,6 +13,7 @@ from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import KINDS as MODEL_KINDS
 from modelyard.objects import Key, ResourceType
+from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.reconcile.plan import Lifecycle, StepId
 from modelyard.reconcile.run_view import RunView
 from modelyard.routing.route_roll_out import RouteRollOuts
@@ -93,11 +94,25 @@ _ROUTE = LifecycleEntry(
     },
 )
 
+_ONBOARDING = LifecycleEntry(
+    "onboard",
+    lambda home: Onboarding(),
+    {
+        "deliver": StepKind("deliver the model of {object}"),
+        "select": StepKind("select candidates for {object}"),
+        "roll out": StepKind("roll out {item}"),
+        "measure": StepKind("measure {item}"),
+        "remove": StepKind("remove {item}"),
+        "serve": StepKind("serve {object}"),
+    },
+)
+
 REGISTRY: Mapping[str, LifecycleEntry] = {
     **{f"deliver-{kind.plural}": _delivery(kind) for kind in MODEL_KINDS},
     **{lifecycle.name: _roll_out(lifecycle) for lifecycle in (ServiceRollOut, ModelRollOut)},
     BenchmarkRuns.name: _BENCHMARK,
     RouteRollOuts.name: _ROUTE,
+    Onboarding.name: _ONBOARDING,
 }
 """By the name of the lifecycle."""
 

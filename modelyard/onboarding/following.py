@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from modelyard.cluster import CONFIG_MAPS, AlreadyExists, Cluster, Forbidden
 from modelyard.models.uri import ClaimFolder, parse
 from modelyard.models.world import claim
+from modelyard.objects import Key
 from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
-from modelyard.onboarding.lifecycle import Onboarding, OnboardStanding
+from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.request import OnboardRequest
 from modelyard.reconcile.following import Followed, take
 
@@ -26,12 +28,17 @@ class OnboardRun:
 
     def __post_init__(self) -> None:
         """The lifecycle leaves here what it looked at."""
-        self.lifecycle = Onboarding(self.asked, self.seen)
+        self.lifecycle = Onboarding(self.seen)
+
+    @property
+    def key(self) -> Key:
+        """Of the ConfigMap that stands for it."""
+        return Key(self.asked.namespace, objects.order_name(self.asked))
 
     @property
     def here(self) -> OnboardStanding | None:
         """What was seen last."""
-        return self.seen.get(self.lifecycle.key)
+        return self.seen.get(self.key)
 
 
 class OnboardRefused(Exception):
@@ -58,7 +65,7 @@ async def check_results(cluster: Cluster, asked: OnboardRequest) -> None:
 async def take_over(on: OnboardRun, run: str) -> bool:
     """Whether it is new. Raises ``OnboardRefused``."""
     await check_results(on.cluster, on.asked)
-    ours, key, new = objects.order(on.asked), on.lifecycle.key, True
+    ours, key, new = objects.order(on.asked), on.key, True
     try:
         current = await on.cluster.create(CONFIG_MAPS, ours)
     except AlreadyExists:

@@ -63,7 +63,7 @@ async def _onboard(request: str, at: int) -> None:
     async with Cluster.connect(ClusterSettings()) as cluster:
         on, run = OnboardRun(cluster, OnboardRequest.model_validate_json(request)), f"killed/{os.getpid()}"
         await take_over(on, run)
-        acted = await act(cluster, on.lifecycle, [on.lifecycle.key], run, patience=0)
+        acted = await act(cluster, on.lifecycle, [on.key], run, patience=0)
         os._exit(99 if acted.failed or acted.lost else count())
 
 
