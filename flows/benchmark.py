@@ -48,17 +48,17 @@ async def benchmark(parameters: BenchmarkParameters) -> State[Any]:
     with what is not as good as ``fail_if`` asks for.
     """
     order = RunOrder.of(parameters, BenchmarkRuns.name)
-    ref, key = order.ref, order.keys[0]
-    async with open_run(ref, f"Benchmark {key}"):
+    ref, first = order.ref, order.keys[0]
+    async with open_run(ref, f"Benchmark {first}"):
         gate = parameters.fail_if if order.stays else []
-        baseline = key_named(parameters.baseline) if parameters.baseline else key
+        baseline = key_named(parameters.baseline) if parameters.baseline else first
         before = await read_baseline(ref, baseline) if gate else None
-        if order.by_hand:
-            await claim_benchmark(ref, key, parameters.re_run)
+        for key in order.keys if order.claims else ():
+            await claim_benchmark(ref, key, order.by_hand and parameters.re_run, order.attempt)
         acted = await run_lifecycle(ref, order.keys, order.seconds, order.stays)
         ends = await report(ref, order.keys)
         measured = ends[0].state == COMPLETED
-        problems = await compare(ref, key, before, gate) if before is not None and measured else []
+        problems = await compare(ref, first, before, gate) if before is not None and measured else []
     return cut_short(acted) or _final(parameters, ends, problems)
 
 

@@ -48,8 +48,9 @@ async def deliver(parameters: DeliverParameters) -> State[Any]:
     order = RunOrder.of(parameters, f"deliver-{kind.plural}")
     ref, keys = order.ref, order.keys
     async with open_run(ref, f"Delivery of {keys[0].name}"):
-        if order.by_hand:
-            await claim_model(ref, keys[0], parameters.uri, parameters.node_selector, parameters.key)
+        for key in keys if order.claims else ():
+            uri = parameters.uri if order.by_hand else None
+            await claim_model(ref, key, uri, parameters.node_selector, parameters.key, order.attempt)
         acted = await run_lifecycle(ref, keys, order.seconds, order.stays)
         ended, nodes = await report(ref, keys, acted.steps)
     return cut_short(acted) or _final(parameters, dict(zip(keys, ended, strict=True)), nodes)

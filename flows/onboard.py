@@ -51,7 +51,7 @@ async def onboard(parameters: OnboardParameters) -> State[Any]:
             values = await resolve_load(
                 ref, parameters.trace, parameters.service_class, parameters.namespace, parameters.name
             )
-            key = await start(ref, parameters.asked(values))
+            key = await start(ref, parameters.asked(values), flow_run.run_count or 1)
         except (OnboardRefused, ValueError) as refused:
             return Failed(message=str(refused))
         acted = await run_lifecycle(ref, [key], parameters.timeout_seconds if parameters.wait else 0.0, False)

@@ -64,8 +64,8 @@ async def roll_out(parameters: RollOutParameters) -> State[Any]:
     order = RunOrder.of(parameters, ROLL_OUTS[parameters.kind])
     ref, keys = order.ref, order.keys
     async with open_run(ref, f"Roll-out of {keys[0]}"):
-        if order.by_hand:
-            await claim_service(ref, keys[0])
+        for key in keys if order.claims else ():
+            await claim_service(ref, key)
         await show_changes(ref, keys)
         acted = await run_lifecycle(ref, keys, order.seconds, order.stays)
         answers = await request_models(ref, keys, ANSWER_ATTEMPTS if order.stays else 1)

@@ -49,6 +49,7 @@ class RunOrder(NamedTuple):
     """A run's reference and objects. ``by_hand``: a person or a pipeline started it, and it claims the object itself.
 
     ``stays``: it waits for the end, ``seconds`` at most; otherwise ``seconds`` where there is nothing to write.
+    ``attempt`` counts the times that the flow run has begun: from the second on, what failed is tried again at once.
     """
 
     ref: RunRef
@@ -56,6 +57,12 @@ class RunOrder(NamedTuple):
     by_hand: bool
     stays: bool
     seconds: float
+    attempt: int = 1
+
+    @property
+    def claims(self) -> bool:
+        """Return whether the run takes its objects over."""
+        return self.by_hand or self.attempt > 1
 
     @classmethod
     def of(cls, parameters: LifecycleParameters, lifecycle: str) -> RunOrder:
@@ -64,7 +71,8 @@ class RunOrder(NamedTuple):
         ref = RunRef(lifecycle, parameters.controller_namespace, parameters.run or f"{BY_ID}{flow_run.id}")
         keys = [Key(parameters.namespace, parameters.name)] if by_hand else list(map(key_named, parameters.objects))
         stays = by_hand and parameters.wait
-        return cls(ref, keys, by_hand, stays, parameters.timeout_seconds if stays else PATIENCE)
+        seconds = parameters.timeout_seconds if stays else PATIENCE
+        return cls(ref, keys, by_hand, stays, seconds, flow_run.run_count or 1)
 
 
 def key_named(text: str) -> Key:

@@ -55,7 +55,7 @@ class BenchmarkEnd:
     timeout_seconds=120,
     **RETRIED,
 )
-async def claim_benchmark(ref: RunRef, key: Key, anew: bool) -> None:
+async def claim_benchmark(ref: RunRef, key: Key, anew: bool, attempt: int) -> None:
     """Give the run the right to work on the BenchmarkJob.
 
     What has failed is measured again, and with ``anew`` what has been measured. Raises ``NotFound``.
@@ -64,7 +64,8 @@ async def claim_benchmark(ref: RunRef, key: Key, anew: bool) -> None:
         cluster = run.view.cluster
         current = await cluster.get(BENCHMARK_JOBS, key.name, key.namespace)
         again = anew or (current.get("status") or {}).get("state") == FAILED
-        await take(cluster, current, BENCHMARK_JOBS, ref.run, {RE_RUN: ref.run.rpartition("/")[2]} if again else {})
+        request = {RE_RUN: f"{ref.run.rpartition('/')[2]}-{attempt}"} if again else {}
+        await take(cluster, current, BENCHMARK_JOBS, ref.run, request)
 
 
 @task(

@@ -23,7 +23,9 @@ from tasks.steps import RunRef, open_run
     timeout_seconds=120,
     **RETRIED,
 )
-async def claim_model(ref: RunRef, key: Key, uri: str | None, node_selector: Mapping[str, str], secret: str) -> None:
+async def claim_model(
+    ref: RunRef, key: Key, uri: str | None, node_selector: Mapping[str, str], secret: str, attempt: int
+) -> None:
     """Give the run the right to work on the model; with a ``uri`` make it or give it this URI.
 
     What failed before is tried again at once. Raises ``NoSuchModel``.
@@ -32,7 +34,7 @@ async def claim_model(ref: RunRef, key: Key, uri: str | None, node_selector: Map
         following = Following(run.view.cluster, run.view.lifecycle.about)
         if uri is not None:
             await following.order(key, uri, node_selector, secret=secret)
-        await following.take(key, ref.run)
+        await following.take(key, ref.run, attempt)
         get_run_logger().info("%s %s is claimed", following.kind.kind, key.name)
 
 

@@ -22,7 +22,7 @@ from modelyard.objects.documents import MAX_TEXT, cut
 from modelyard.objects.kinds import SERVICES
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.expected import class_targets, expected
-from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
+from modelyard.onboarding.following import OnboardRefused, OnboardRun, retry_failed, take_over
 from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.report import (
@@ -86,12 +86,18 @@ async def resolve_load(
     timeout_seconds=120,
     **RETRIED,
 )
-async def start(ref: RunRef, asked: OnboardRequest) -> Key:
-    """Give the run the right to work on the onboarding; return the key of its ConfigMap. Raises ``OnboardRefused``."""
+async def start(ref: RunRef, asked: OnboardRequest, attempt: int) -> Key:
+    """Give the run the right to work on the onboarding; return the key of its ConfigMap.
+
+    ``attempt`` counts the times that the run has begun: from the second on, what failed is tried again. Raises
+    ``OnboardRefused``.
+    """
     async with open_run(ref) as run:
         onboarding = OnboardRun(run.view.cluster, asked)
         if not await take_over(onboarding, ref.run):
             get_run_logger().info("ConfigMap %s exists: going on with what was begun", onboarding.key)
+            if attempt > 1:
+                await retry_failed(onboarding, f"{ref.run.rpartition('/')[2]}-{attempt}")
     return onboarding.key
 
 

@@ -19,10 +19,11 @@ from modelyard.reconcile.run_view import RunView
 from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
-from tasks.observe import compare_revisions, compare_servers, read_transfer
+from tasks.observe import compare_revisions, compare_servers, follow_children, read_transfer
 
-Observe = Callable[[RunView, str, Key, str], Awaitable[float]]
-"""Takes readings for a step while it runs: the run, the controller's namespace, the object, the step's item."""
+Observe = Callable[[RunView, str, Key, StepId], Awaitable[float]]
+"""Takes readings for a step, or follows its child run, while it runs: the run, the controller's namespace, the object.
+Returns the seconds until it is called again. Raises ``StepFailed`` to end the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,12 @@ _ONBOARDING = LifecycleEntry(
     "onboard",
     lambda home: Onboarding(),
     {
-        "deliver": StepKind("deliver the model of {object}"),
+        "deliver": StepKind("deliver the model of {object}", observe=follow_children),
         "select": StepKind("select candidates for {object}"),
-        "roll out": StepKind("roll out {item}"),
-        "measure": StepKind("measure {item}"),
+        "roll out": StepKind("roll out {item}", observe=follow_children),
+        "measure": StepKind("measure {item}", observe=follow_children),
         "remove": StepKind("remove {item}"),
-        "serve": StepKind("serve {object}"),
+        "serve": StepKind("serve {object}", observe=follow_children),
     },
 )
 

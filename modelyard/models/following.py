@@ -132,15 +132,20 @@ class Following:
         body = {"metadata": {"annotations": {NUDGE: f"{self.cluster.now():.3f}"}}}
         await self.cluster.merge_patch(self.kind, key.name, body, key.namespace or None)
 
-    async def take(self, key: Key, run: str) -> None:
-        """Let a run of this name work on a model from now on, and try at once what waits to be tried again."""
+    async def take(self, key: Key, run: str, attempt: int = 1) -> None:
+        """Let a run of this name work on a model from now on, and try at once what waits to be tried again.
+
+        ``attempt`` counts the times that the run has begun.
+        """
         try:
             current = await self.cluster.get(self.kind, key.name, key.namespace or None)
         except NotFound:
             raise NoSuchModel.at(self.kind.kind, key, "a uri beside the name makes it") from None
         status = current.get("status") or {}
         failed = status.get("state") == "Failed" or status.get("nodesFailed")
-        await take(self.cluster, current, self.kind, run, {NUDGE: run.rpartition("/")[2]} if failed else {})
+        await take(
+            self.cluster, current, self.kind, run, {NUDGE: f"{run.rpartition('/')[2]}-{attempt}"} if failed else {}
+        )
 
     async def verify(self, namespaces: Iterable[str] = (), chosen: Iterable[str] = ()) -> list[Key]:
         """Have the files of all models (of these namespaces, of these names) checked; whose."""

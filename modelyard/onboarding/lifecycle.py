@@ -20,8 +20,9 @@ from modelyard.onboarding.fits import fits
 from modelyard.onboarding.plan import Findings, Name, NextSteps, benchmarks, name_of, next_steps
 from modelyard.onboarding.progress import REMOVE, SELECT, OnboardMemory, OnboardStanding, step_of, step_phases
 from modelyard.onboarding.request import OnboardRequest
+from modelyard.reconcile.dispatch import child_claim
 from modelyard.reconcile.memory import parse_memory, render_memory
-from modelyard.reconcile.plan import Child, Plan, PlanStep, ServedKind, StepId, StepPhase, Subject, Want, World
+from modelyard.reconcile.plan import CLAIM, Child, Plan, PlanStep, ServedKind, StepId, StepPhase, Subject, Want, World
 from modelyard.reconcile.write_rules import WriteRules
 from modelyard.workloads import names
 from modelyard.workloads.world import CLASSES_SERVED, INFERENCE_SERVICES, RUNTIMES_WANTED, VARIANTS, classes_wanted
@@ -30,6 +31,8 @@ MEMORY = "modelyard.dev/onboarding-memory"
 """Annotation: what cannot be seen any more, or may look different later."""
 _KINDS: tuple[ResourceType, ...] = (BASE_MODELS, INFERENCE_SERVICES, BENCHMARK_JOBS, VARIANTS)
 _BY_KIND = {one.kind: one for one in (*_KINDS, CONFIG_MAPS)}
+_CARRIED_OUT = frozenset(kind.kind for kind in (BASE_MODELS, INFERENCE_SERVICES, BENCHMARK_JOBS))
+"""Kinds whose objects a child run works on."""
 _KEPT = frozenset(("BaseModel", "ConfigMap", "VariantAutoscaling"))
 
 
@@ -87,7 +90,7 @@ class Onboarding:
         )
         awaits = (*steps.awaits, *(f"{kind} {name}: gone" for kind, name in steps.remove))
         subject = Subject.of(CONFIG_MAPS, stored)
-        apply = tuple(_owned(asked, one) for one in steps.apply)
+        apply = tuple(_claimed(_owned(asked, document), now) for document in steps.apply)
         rules = WriteRules.of(_BY_KIND.values())
         plan = Plan(subject, annotations=keep, apply=apply, rules=rules, delete=delete, awaits=awaits)
         if memory.candidates and not kept_before.candidates:
@@ -119,6 +122,15 @@ class Onboarding:
         pods: list[EnginePod] = [one for one in world[PODS].all() if one.service == asked.name]
         served = next((one.model for one in pods if one.component == names.ENGINE), None)
         return Findings(there, runs, memory.given_up, refused, served, now)
+
+
+def _claimed(document: objects.Document, now: float) -> objects.Document:
+    """Return the object with the claim of the child run that is to work on it."""
+    if document["kind"] not in _CARRIED_OUT:
+        return document
+    metadata = document["metadata"]
+    claim = str(child_claim(document, now))
+    return {**document, "metadata": {**metadata, "annotations": {**metadata["annotations"], CLAIM: claim}}}
 
 
 def _get(world: World, kind: ResourceType, namespace: str, name: str) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -63,6 +63,22 @@ def step_of(asked: OnboardRequest, name: Name) -> StepId:
         if kind == "BenchmarkJob" and any(name_of(job)[1] == called for job in benchmarks(asked, candidate)):
             return StepId(MEASURE, candidate.runtime)
     return DELIVER if kind == "BaseModel" else SERVE
+
+
+def object_of(here: OnboardStanding, step: StepId) -> Mapping[str, Any] | None:
+    """Return the existing object that the work of a step is about."""
+    asked, there = here.asked, here.found.there
+    candidate = next((one for one in asked.candidates if one.runtime == step.item), None)
+    if step == DELIVER:
+        return there.get(("BaseModel", asked.name))
+    if step == SERVE:
+        return there.get(("InferenceService", asked.name))
+    if candidate is None:
+        return None
+    if step.name == ROLL_OUT:
+        return there.get(("InferenceService", objects.probe_name(asked, candidate)))
+    jobs = [there[name] for job in benchmarks(asked, candidate) if (name := name_of(job)) in there]
+    return next((job for job in jobs if (job.get("status") or {}).get("state") not in ("Completed", "Failed")), None)
 
 
 def step_phases(here: OnboardStanding) -> dict[StepId, PlanStep]:
