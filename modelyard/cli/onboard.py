@@ -209,8 +209,7 @@ def _runs(asked: OnboardRequest, measured: list[str]) -> dict[str, tuple[Measure
 
 
 def _table(verdict: CandidateChoice) -> None:
-    from modelyard.onboarding.progress import outcome
-    from modelyard.onboarding.report import COLUMNS, row
+    from modelyard.onboarding.report import COLUMNS, outcome, row
 
     table = grid(*COLUMNS)
     for one in verdict.assessed:
