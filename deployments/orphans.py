@@ -87,7 +87,7 @@ class OrphanSearch:
 
     @property
     def is_watching(self) -> bool:
-        """Whether there are runs that have been quiet, but not for long enough."""
+        """Return whether some runs have been quiet, but not for long enough."""
         return bool(self._quiet_since)
 
     def _sure(self, quiet: Sequence[FlowRun]) -> list[FlowRun]:

@@ -111,7 +111,7 @@ class Patience:
 
 
 class Amiss(NamedTuple):
-    """What is to be put right: runs that never started or whose moment has passed, shifts without runs, orphans."""
+    """Runs to repair: never started, past their time, lost with their worker; and shifts that lack runs."""
 
     stuck: list[FlowRun]
     passed: list[FlowRun]
@@ -128,7 +128,7 @@ def amiss(
     living: Container[UUID] = (),
     orphans: Sequence[FlowRun] = (),
 ) -> Amiss:
-    """What is to be put right, given the runs that have not ended, and are under way or due within ``SOON`` seconds.
+    """Return what to repair, given the unfinished runs that are in progress or due within ``SOON`` seconds.
 
     ``before``: the runs that were under way when this worker came. They may have died with one before it on another
     machine, which is noticed much later, so they do not count. ``living``: those whose process this worker has.

@@ -174,7 +174,7 @@ async def _compare(rolling: RollingOut, keys: Sequence[Key]) -> None:
     **STAGE,
 )
 async def measure(watches: dict[Key, GateWatch], at: float) -> dict[Key, GateReading]:
-    """What was measured until ``at`` (epoch seconds), or why nothing was, for each service."""
+    """Return the readings until ``at`` (epoch seconds) of each service, or why there are none."""
     readings = await asyncio.gather(*(_reading(watch, at) for watch in watches.values()))
     return dict(zip(watches, readings, strict=True))
 

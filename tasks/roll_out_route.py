@@ -130,7 +130,7 @@ async def _measure(rolling: RollingRoutes, keys: list[Key]) -> None:
     **STAGE,
 )
 async def measure(routers: str, watches: list[RouteWatch], at: float) -> list[RouteReading]:
-    """What was measured of each step until ``at`` (epoch seconds), or why nothing was."""
+    """Return the readings of each step until ``at`` (epoch seconds), or why there are none."""
     return await asyncio.gather(*(_reading(routers, one, at) for one in watches))
 
 

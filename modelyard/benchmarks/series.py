@@ -413,7 +413,7 @@ class BenchmarkLook:
         return [one for one in jobs if one.active and one.owner != self.one.subject.uid and counts(one.key.namespace)]
 
     def _another_is_first(self, mine: RunJob) -> bool:
-        """Whether this one gives way: to one that began before, and a guest to the target's own namespace."""
+        """Return whether this run gives way: to an earlier one, or as a guest to the target's own namespace."""
         assert self.target is not None
         place = self.target.service.partition("/")[0]
 

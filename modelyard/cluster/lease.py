@@ -250,7 +250,7 @@ class Lease:
         return time.monotonic() - self._observed_at
 
     async def _is_dead(self, identity: str) -> bool:
-        """Whether a holder is known to have died and what it sent has arrived; no where that cannot be told.
+        """Return whether a holder is known to have died and its last requests have arrived; ``False`` if unknown.
 
         A pod is gone when the API server has it no more: whoever deletes one by force answers for that.
         """

@@ -58,7 +58,7 @@ class FetchRequest:
     public: bool = False
     style: str | None = None
     uid: str = ""
-    """Of the object, where one of its name may have been another tenant's."""
+    """Uid of the object: an earlier object of its name may have been another tenant's."""
 
 
 @dataclass(slots=True)

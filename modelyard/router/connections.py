@@ -75,7 +75,7 @@ class Connection(web.RequestHandler):
             self._account = None
 
     def idle(self, now: bool) -> bool:
-        """Whether it is without a request from now on; whether its client may have so many of such."""
+        """Set whether the connection is idle; return whether its client may have that many idle connections."""
         now = now and self.transport is not None
         if now == self._idle:
             return True

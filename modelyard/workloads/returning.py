@@ -79,7 +79,7 @@ class StoredRevision(NamedTuple):
     owner: str
     text: str
     deleting: bool = False
-    """Whether it is on its way out; a finalizer may keep it for ever."""
+    """True while it is being deleted; a finalizer may keep it for ever."""
 
     def inputs(self) -> dict[str, Any]:
         """Return what the revision was rendered from, as its text says; empty where that is no object."""

@@ -165,7 +165,7 @@ async def test_a_tenant_that_undoes_for_ever_what_is_done_holds_no_place(site: S
 
 
 def edits(site: Site) -> list[Callable[[], Any]]:
-    """What a tenant does between two steps of a run."""
+    """Edits by a tenant between two steps of a run."""
 
     async def patch(body: Any) -> None:
         await site.own.merge_patch(BENCHMARK_JOBS, "mine", body, site.space)

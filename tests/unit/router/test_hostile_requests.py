@@ -1,4 +1,4 @@
-"""What clients may send that is no plain request, through a router that serves a neighbour as well."""
+"""Malformed and unusual requests to a router that serves a neighbour as well."""
 
 from __future__ import annotations
 
