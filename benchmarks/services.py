@@ -41,10 +41,10 @@ from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.objects import Namespace
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
-from modelyard.reconcile.acting import act
 from modelyard.reconcile.dispatch import Acting, Start
 from modelyard.reconcile.plan import ServedKind
 from modelyard.reconcile.reconciler import Reconciler, Registered
+from modelyard.reconcile.run_view import act
 from modelyard.workloads import Abilities, Rendered, ServingSettings
 from modelyard.workloads.files import served
 from modelyard.workloads.lifecycle import ServiceRollOut

@@ -7,40 +7,23 @@ Deployed by ``prefect.yaml``.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from contextlib import AsyncExitStack
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.forms import flat, run_parameters
 from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters
+from flows.run_order import RunOrder, key_named
+from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.story import COMPLETED, FAILED
-from modelyard.benchmarks.targets import Load
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
 from modelyard.cluster import Cluster, ClusterSettings, NotFound
-from modelyard.objects import Key
 from modelyard.objects.documents import counted, few
-from modelyard.reconcile.acting import Acted
-from tasks.acting import cut_short
-from tasks.benchmark import (
-    BenchmarkEnd,
-    Benchmarking,
-    RunFailed,
-    baseline,
-    carry_out,
-    compare,
-    measure,
-    publish,
-    refit_drifted,
-    resolve,
-)
-from tasks.journal import ProgressBar
-from tasks.reconcile import BY_ID
+from tasks.benchmark import BenchmarkEnd, claim_benchmark, compare, read_baseline, refit_drifted, report
+from tasks.steps import cut_short, open_run, run_lifecycle
 
 
 def run_name() -> str:
@@ -59,52 +42,24 @@ def run_name() -> str:
 )
 @flat(BenchmarkParameters)
 async def benchmark(parameters: BenchmarkParameters) -> State[Any]:
-    """Resolve, run, measure each, publish, compare.
+    """Claim the BenchmarkJob, measure its runs one after the other, report, compare.
 
     *Completed* when all runs are measured; with ``wait`` only then. *Failed* with the reason of one that cannot be, or
     with what is not as good as ``fail_if`` asks for.
     """
-    run = parameters.run or f"{BY_ID}{flow_run.id}"
-    until = time.monotonic() + parameters.timeout_seconds if parameters.wait and not parameters.run else None
-    named = [_key(text) for text in parameters.objects] if parameters.run else []
-    keys = named or [Key(parameters.namespace, parameters.name)]
-    async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(Cluster.connect(ClusterSettings()))
-        on = Benchmarking(cluster, parameters.controller_namespace)
-        gate = parameters.fail_if if until is not None else []
-        before = await baseline(on, _key(parameters.baseline) if parameters.baseline else keys[0]) if gate else None
-        keys = await resolve(on, keys, run, by_hand=not parameters.run, anew=parameters.re_run)
-        bar = await stack.enter_async_context(ProgressBar("benchmark-progress", f"Benchmark {keys[0]}", every=5.0))
-        acted = await _carry(on, keys, run, until, bar)
-        ends = await publish(on, keys)
-        problems = await compare(on, keys[0], before, gate) if before is not None and ends[0].state == COMPLETED else []
+    order = RunOrder.of(parameters, BenchmarkRuns.name)
+    ref, first = order.ref, order.keys[0]
+    async with open_run(ref, f"Benchmark {first}"):
+        gate = parameters.fail_if if order.stays else []
+        baseline = key_named(parameters.baseline) if parameters.baseline else first
+        before = await read_baseline(ref, baseline) if gate else None
+        for key in order.keys if order.claims else ():
+            await claim_benchmark(ref, key, order.by_hand and parameters.re_run, order.attempt)
+        acted = await run_lifecycle(ref, order.keys, order.seconds, order.stays)
+        ends = await report(ref, order.keys)
+        measured = ends[0].state == COMPLETED
+        problems = await compare(ref, first, before, gate) if before is not None and measured else []
     return cut_short(acted) or _final(parameters, ends, problems)
-
-
-def _key(text: str) -> Key:
-    return Key(*text.split("/", 1))
-
-
-async def _carry(on: Benchmarking, keys: list[Key], run: str, until: float | None, bar: ProgressBar) -> Acted:
-    """Have the runs made, and follow each from when its Job begins."""
-    running = asyncio.ensure_future(carry_out(on, keys, run, until))
-    followed: dict[tuple[Key, Load], asyncio.Task[str]] = {}
-    try:
-        while not running.done():
-            for key in keys:
-                here = on.seen.get(key)
-                if here is not None and here.job is not None and here.load and (key, here.load) not in followed:
-                    followed[key, here.load] = asyncio.create_task(measure(on, key, here.load, bar, running))
-            await on.seen.moved(1.0, running)
-        acted = await running
-        done = await asyncio.gather(*followed.values(), return_exceptions=True)
-    finally:
-        for one in (running, *followed.values()):
-            one.cancel()
-    for result in done:
-        if isinstance(result, Exception) and not isinstance(result, RunFailed):
-            get_run_logger().warning("A run could not be followed: %s", result)
-    return acted
 
 
 def _final(parameters: BenchmarkParameters, ends: list[BenchmarkEnd], problems: list[str]) -> State[Any]:
@@ -130,7 +85,7 @@ async def re_run_benchmarks(parameters: ReRunParameters) -> State[Any]:
     asked, missing = [], []
     async with Cluster.connect(ClusterSettings()) as cluster:
         for text in parameters.jobs:
-            key = _key(text)
+            key = key_named(text)
             body = {"metadata": {"annotations": {RE_RUN: str(flow_run.id)}}}
             try:
                 await cluster.merge_patch(BENCHMARK_JOBS, key.name, body, key.namespace)

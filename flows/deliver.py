@@ -6,27 +6,22 @@ new model. Deployed by ``prefect.yaml``.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from contextlib import AsyncExitStack
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.forms import flat, run_parameters
 from flows.parameters import DeliverParameters, VerifyParameters
+from flows.run_order import RunOrder
 from modelyard.cluster import Cluster, ClusterSettings
-from modelyard.models.following import Ended, Following, NodeFailed, NodeOutcome, kind_named
+from modelyard.models.following import Ended, Following, NodeOutcome, kind_named
 from modelyard.models.names import KINDS
 from modelyard.objects import Key
 from modelyard.objects.documents import amount, counted
-from tasks.acting import cut_short
-from tasks.deliver import fetch, place, publish, resolve
-from tasks.journal import ProgressBar
-from tasks.reconcile import BY_ID
+from tasks.deliver import claim_model, report
+from tasks.steps import cut_short, open_run, run_lifecycle
 
 
 def run_name() -> str:
@@ -45,60 +40,20 @@ def run_name() -> str:
 )
 @flat(DeliverParameters)
 async def deliver(parameters: DeliverParameters) -> State[Any]:
-    """Resolve, place, fetch on each node, publish.
+    """Claim the model, fetch its files to each node, report.
 
     *Completed* when every model is ready; with ``wait`` only then. *Failed* with the reason of a model that is not.
     """
-    run = parameters.run or f"{BY_ID}{flow_run.id}"
-    until = time.monotonic() + parameters.timeout_seconds if parameters.wait and not parameters.run else None
-    async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(Cluster.connect(ClusterSettings()))
-        kind = kind_named("BaseModel" if parameters.namespace else parameters.kind)
-        following = Following(cluster, kind, parameters.controller_namespace)
-        keys = await resolve(following, _asked(parameters, run))
-        bar = await stack.enter_async_context(ProgressBar("deliver-progress", f"Delivery of {keys[0].name}", every=5.0))
-        nodes, acted = await _carry(following, keys, run, until, bar)
-        ended = await publish(following, keys, nodes)
+    kind = kind_named("BaseModel" if parameters.namespace else parameters.kind)
+    order = RunOrder.of(parameters, f"deliver-{kind.plural}")
+    ref, keys = order.ref, order.keys
+    async with open_run(ref, f"Delivery of {keys[0].name}"):
+        for key in keys if order.claims else ():
+            uri = parameters.uri if order.by_hand else None
+            await claim_model(ref, key, uri, parameters.node_selector, parameters.key, order.attempt)
+        acted = await run_lifecycle(ref, keys, order.seconds, order.stays)
+        ended, nodes = await report(ref, keys, acted.steps)
     return cut_short(acted) or _final(parameters, dict(zip(keys, ended, strict=True)), nodes)
-
-
-def _asked(parameters: DeliverParameters, run: str) -> Any:
-    """What the parameters name, as keys; by hand the run takes the model over first."""
-
-    async def asked(following: Following) -> list[Key]:
-        if parameters.run:
-            return [Key(*text.split("/", 1)) for text in parameters.objects]
-        key = Key(parameters.namespace, parameters.name)
-        if parameters.uri is not None:
-            await following.order(key, parameters.uri, parameters.node_selector, secret=parameters.key)
-        await following.take(key, run)
-        return [key]
-
-    return asked
-
-
-async def _carry(
-    following: Following, keys: list[Key], run: str, until: float | None, bar: ProgressBar
-) -> tuple[list[NodeOutcome], Any]:
-    """Have the models placed, and follow every node from when its Job begins."""
-    log = get_run_logger()
-    placing = asyncio.ensure_future(place(following, keys, run, until))
-    followed: dict[tuple[Key, str], asyncio.Task[NodeOutcome]] = {}
-    try:
-        while not placing.done():
-            for key, leg in following.parts():
-                if leg.job is not None and leg.job.task.purpose == "fetch" and (key, leg.node) not in followed:
-                    followed[key, leg.node] = asyncio.create_task(fetch(following, key, leg.node, bar, placing))
-            await following.moved(1.0, placing)
-        acted = await placing
-        done = await asyncio.gather(*followed.values(), return_exceptions=True)
-    finally:
-        for task in (placing, *followed.values()):
-            task.cancel()
-    for one in done:
-        if isinstance(one, Exception) and not isinstance(one, NodeFailed):
-            log.warning("A node could not be followed: %s", one)
-    return [one for one in done if isinstance(one, NodeOutcome)], acted
 
 
 def _final(parameters: DeliverParameters, ended: dict[Key, Ended], nodes: list[NodeOutcome]) -> State[Any]:
@@ -127,5 +82,5 @@ async def verify_models(parameters: VerifyParameters) -> State[Any]:
     async with Cluster.connect(ClusterSettings()) as cluster:
         for kind in KINDS:
             if kind.namespaced or not parameters.namespaces:
-                asked += await Following(cluster, kind, "").verify(parameters.namespaces, parameters.names)
+                asked += await Following(cluster, kind).verify(parameters.namespaces, parameters.names)
     return Completed(message=f"{counted(len(asked), 'model is', 'models are')} checked")

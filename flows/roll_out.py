@@ -1,5 +1,5 @@
-"""The flow ``roll_out``: a service becomes pods that answer. Resolve → compare → apply → answer → publish.
-A ModelRoute's requests go to another server, in steps that are measured. Foresee → begin → weigh → report.
+"""The flow ``roll_out``: deploys a service and waits until it answers, a step for each component.
+Of a ModelRoute it shifts the requests to another server, in steps that are measured.
 
 Runs are started by ``reconcile`` for what is due, by hand for a button, and by a pipeline that waits for a service.
 Deployed by ``prefect.yaml``.
@@ -7,37 +7,34 @@ Deployed by ``prefect.yaml``.
 
 from __future__ import annotations
 
-import time
-from contextlib import AsyncExitStack
 from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.forms import flat, run_parameters
 from flows.parameters import RollOutParameters
-from modelyard.cluster import Cluster, ClusterSettings
-from modelyard.objects import Key
+from flows.run_order import RunOrder
 from modelyard.objects.documents import few
-from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.routing.rolling import ROLLED_OUT
-from tasks.acting import cut_short
-from tasks.journal import ProgressBar
-from tasks.reconcile import BY_ID
+from modelyard.routing.route_roll_out import RouteRollOuts
+from modelyard.workloads.kthena.lifecycle import ModelRollOut
+from modelyard.workloads.lifecycle import ServiceRollOut
 from tasks.roll_out import (
     ANSWER_ATTEMPTS,
     EngineAnswer,
-    RollingOut,
     ServiceEnd,
-    answer,
-    apply,
-    compare,
-    publish,
-    resolve,
+    claim_service,
+    report,
+    request_models,
+    show_changes,
 )
-from tasks.roll_out_route import RollingRoutes, begin, foresee, report, weigh
+from tasks.roll_out_route import check_roll_out, claim_route, report_routes
+from tasks.steps import cut_short, open_run, run_lifecycle
+
+ROLL_OUTS = {lifecycle.about.kind: lifecycle.name for lifecycle in (ServiceRollOut, ModelRollOut)}
+"""Names of the lifecycles, by kind."""
 
 
 def run_name() -> str:
@@ -57,44 +54,39 @@ def run_name() -> str:
 )
 @flat(RollOutParameters)
 async def roll_out(parameters: RollOutParameters) -> State[Any]:
-    """Resolve, compare, apply, answer, publish.
+    """Claim the service, show what changes, roll out each component, request its models, report.
 
     *Completed* when every service is ready; with ``wait`` only then, and not where what answers serves no models.
     *Failed* with the reason of one that cannot be, and of a route whose requests went back.
     """
-    run = parameters.run or f"{BY_ID}{flow_run.id}"
-    until = time.monotonic() + parameters.timeout_seconds if parameters.wait and not parameters.run else None
-    named = [Key(*text.split("/", 1)) for text in parameters.objects] if parameters.run else []
-    keys = named or [Key(parameters.namespace, parameters.name)]
     if parameters.kind == "ModelRoute":
-        return await _roll_out_routes(parameters, keys, run)
-    async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(Cluster.connect(ClusterSettings()))
-        rolling = RollingOut(cluster, parameters.controller_namespace, parameters.kind)
-        keys = await resolve(rolling, keys, run, by_hand=not parameters.run)
-        await compare(rolling, keys)
-        bar = await stack.enter_async_context(ProgressBar("roll-out-progress", f"Roll-out of {keys[0]}", every=5.0))
-        acted = await apply(rolling, keys, run, until, bar)
-        ends = await publish(rolling, keys, await answer(rolling, keys, 1 if until is None else ANSWER_ATTEMPTS))
+        return await _roll_out_routes(parameters)
+    order = RunOrder.of(parameters, ROLL_OUTS[parameters.kind])
+    ref, keys = order.ref, order.keys
+    async with open_run(ref, f"Roll-out of {keys[0]}"):
+        for key in keys if order.claims else ():
+            await claim_service(ref, key)
+        await show_changes(ref, keys)
+        acted = await run_lifecycle(ref, keys, order.seconds, order.stays)
+        answers = await request_models(ref, keys, ANSWER_ATTEMPTS if order.stays else 1)
+        ends = await report(ref, keys, answers)
     return cut_short(acted) or _final(parameters, ends)
 
 
-async def _roll_out_routes(parameters: RollOutParameters, keys: list[Key], run: str) -> State[Any]:
-    async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(Cluster.connect(ClusterSettings()))
-        rolling = RollingRoutes(cluster, parameters.controller_namespace)
-        if not parameters.run:
-            here = await foresee(rolling, keys[0], parameters.traffic)
-            if here is None or here.problem:
-                why = here.problem if here is not None else "nothing is wished of it: say where to, as traffic"
-                return Failed(message=f"ModelRoute {keys[0]}: {why}")
+async def _roll_out_routes(parameters: RollOutParameters) -> State[Any]:
+    order = RunOrder.of(parameters, RouteRollOuts.name)
+    ref, keys = order.ref, order.keys
+    async with open_run(ref, f"Roll-out of {keys[0]}"):
+        if order.by_hand:
+            standing = await check_roll_out(ref, keys[0], parameters.traffic)
+            if standing is None or standing.problem:
+                missing = "no roll-out is requested: give traffic the ModelServer and its steps"
+                return Failed(message=f"ModelRoute {keys[0]}: {standing.problem if standing is not None else missing}")
             if parameters.dry_run:
-                return Completed(message="; ".join(here.ladder) or here.says)
-            await begin(rolling, keys[0], parameters.traffic, here, run)
-        bar = await stack.enter_async_context(ProgressBar("roll-out-progress", f"Roll-out of {keys[0]}", every=5.0))
-        stays = 0.0 if not parameters.wait else PATIENCE if parameters.run else parameters.timeout_seconds
-        acted = await weigh(rolling, keys, run, stays, bar, by_hand=not parameters.run)
-        ends = await report(rolling, keys)
+                return Completed(message="; ".join(standing.ladder) or standing.says)
+            await claim_route(ref, keys[0], parameters.traffic)
+        acted = await run_lifecycle(ref, keys, order.seconds if parameters.wait else 0.0, order.stays)
+        ends = await report_routes(ref, keys)
     if (cut := cut_short(acted)) is not None:
         return cut
     waits = parameters.wait and not parameters.run

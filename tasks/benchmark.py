@@ -1,4 +1,4 @@
-"""The steps of a benchmark: what is asked for, having it measured, one run's part, and what is told at the end."""
+"""A benchmark's own tasks: claim, baseline, comparison, report, and the refit of profiles. Its runs are steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ from modelyard.benchmarks.compare import changes, pairs, parse_condition, trippe
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.profiles import LIBRARY, library_patch, read_library
 from modelyard.benchmarks.results import BenchmarkResults, kept
-from modelyard.benchmarks.story import COMPLETED, FAILED, Here, headline, line, row
-from modelyard.benchmarks.targets import Load
+from modelyard.benchmarks.story import COMPLETED, FAILED, Here, headline, row
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
 from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden, NotFound, Unavailable
@@ -30,29 +29,14 @@ from modelyard.objects import Key
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import NAMESPACES
 from modelyard.objects.parse import namespace
-from modelyard.reconcile.acting import Acted
-from modelyard.reconcile.following import Followed, take
+from modelyard.reconcile.following import take
 from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit, same_profile
-from tasks.acting import AGAIN, stay
-from tasks.journal import ProgressBar, cells, show, unformatted
+from tasks.journal import cells, show, unformatted
 from tasks.stage import RETRIED, STAGE
+from tasks.steps import RunRef, open_run
 
 BUDGET = 600
 """Seconds after which a run of the flow ``refit-profiles`` fits no more profiles of a namespace."""
-
-
-@dataclass(eq=False)
-class Benchmarking:
-    """BenchmarkJobs as a run follows them. ``home`` is the controller's namespace."""
-
-    cluster: Cluster
-    home: str
-    seen: Followed[Here] = field(default_factory=Followed)
-    lifecycle: BenchmarkRuns = field(init=False)
-
-    def __post_init__(self) -> None:
-        """The lifecycle leaves here what it looked at."""
-        self.lifecycle = BenchmarkRuns(self.home, self.seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,82 +48,51 @@ class BenchmarkEnd:
     message: str = ""
 
 
-class RunFailed(Exception):
-    """A run of a benchmark was not measured; the message says why."""
-
-
 @task(
-    name="resolve",
-    description="Find the BenchmarkJobs, and let this run work on them.",
+    name="claim benchmark",
+    task_run_name="claim {key}",
+    description="Find the BenchmarkJob, and let this run work on it.",
     timeout_seconds=120,
     **RETRIED,
 )
-async def resolve(on: Benchmarking, keys: Sequence[Key], run: str, by_hand: bool, anew: bool) -> list[Key]:
-    """The BenchmarkJobs to measure. By hand the run takes them over; what has failed is tried again."""
-    for key in keys if by_hand else ():
-        current = await on.cluster.get(BENCHMARK_JOBS, key.name, key.namespace)
+async def claim_benchmark(ref: RunRef, key: Key, anew: bool, attempt: int) -> None:
+    """Give the run the right to work on the BenchmarkJob.
+
+    What has failed is measured again, and with ``anew`` what has been measured. Raises ``NotFound``.
+    """
+    async with open_run(ref) as run:
+        cluster = run.view.cluster
+        current = await cluster.get(BENCHMARK_JOBS, key.name, key.namespace)
         again = anew or (current.get("status") or {}).get("state") == FAILED
-        await take(on.cluster, current, BENCHMARK_JOBS, run, {RE_RUN: run.rpartition("/")[2]} if again else {})
-    return list(keys)
+        request = {RE_RUN: f"{ref.run.rpartition('/')[2]}-{attempt}"} if again else {}
+        await take(cluster, current, BENCHMARK_JOBS, ref.run, request)
 
 
 @task(
-    name="run",
-    description="Make a Job for each run, one after the other, and take note of what it measured.",
+    name="read baseline",
+    task_run_name="read baseline {key}",
+    description="Read the results to compare with, before they are measured again.",
+    timeout_seconds=120,
     **RETRIED,
 )
-async def carry_out(on: Benchmarking, keys: Sequence[Key], run: str, until: float | None) -> Acted:
-    """Have it measured. ``until`` (a monotonic clock's reading): how long to stay for what waits."""
-
-    async def left(acted: Acted) -> bool:
-        found = [on.seen.get(key) for key in keys if key in acted.settled]
-        return any(here is not None and here.waits for here in found)
-
-    return await stay(on.cluster, on.lifecycle, keys, run, until, left)
-
-
-@task(
-    name="measure",
-    task_run_name="measure {load} for {key}",
-    description="Follow one run: its pod puts the load on the endpoint, and reports what it measured.",
-    **RETRIED,
-)
-async def measure(on: Benchmarking, key: Key, load: Load, bar: ProgressBar, running: asyncio.Future[Acted]) -> str:
-    """What one run measured, in words. Raises ``RunFailed``."""
-    log, said = get_run_logger(), ""
-    while True:
-        here = on.seen.get(key)
-        if here is not None:
-            bar.tell(str(key), len(here.memory.runs) / max(1, len(here.loads)))
-            done = [one for one in here.memory.runs if Load(one.scenario, one.concurrency) == load]
-            if done:
-                log.info("%s", line(done[0]))
-                return line(done[0])
-            if here.memory.ended:
-                raise RunFailed(here.memory.failed)
-            if here.message and here.message != said:
-                said = here.message
-                log.info("%s", said)
-        if running.done():
-            return f"{load} goes on without this run"
-        await asyncio.wait([running], timeout=AGAIN)
-
-
-@task(name="baseline", description="What to compare with, before it is measured anew.", timeout_seconds=120, **RETRIED)
-async def baseline(on: Benchmarking, key: Key) -> BenchmarkResults:
-    """What a BenchmarkJob has measured so far. Raises ``NotFound``."""
-    return kept(await on.cluster.get(BENCHMARK_JOBS, key.name, key.namespace))
+async def read_baseline(ref: RunRef, key: Key) -> BenchmarkResults:
+    """Return the results of a BenchmarkJob so far. Raises ``NotFound``."""
+    async with open_run(ref) as run:
+        return kept(await run.view.cluster.get(BENCHMARK_JOBS, key.name, key.namespace))
 
 
 @task(
     name="compare",
-    description="How it differs from what it is compared with, and whether that is good enough.",
+    task_run_name="compare {key} with {before.name}",
+    description="Compare the results with the baseline, and check the conditions under which the run fails.",
     timeout_seconds=120,
     **RETRIED,
 )
-async def compare(on: Benchmarking, key: Key, before: BenchmarkResults, fail_if: Sequence[str]) -> list[str]:
-    """What is not good enough, a sentence each."""
-    found = pairs(before, kept(await on.cluster.get(BENCHMARK_JOBS, key.name, key.namespace)))
+async def compare(ref: RunRef, key: Key, before: BenchmarkResults, fail_if: Sequence[str]) -> list[str]:
+    """Return a sentence for each condition of ``fail_if`` that is met."""
+    async with open_run(ref) as run:
+        after = kept(await run.view.cluster.get(BENCHMARK_JOBS, key.name, key.namespace))
+    found = pairs(before, after)
     if not any(pair.before and pair.after for pair in found):
         get_run_logger().warning("%s has measured none of it before: no change can be told", before.name)
     table = [cells(changes(pair)) for pair in found]
@@ -148,24 +101,28 @@ async def compare(on: Benchmarking, key: Key, before: BenchmarkResults, fail_if:
 
 
 @task(
-    name="publish",
-    description="The table and the pictures of runs, and how each benchmark stands.",
+    name="report",
+    task_run_name="report",
+    description="Show the table and the charts of the runs, and how each BenchmarkJob stands.",
     timeout_seconds=300,
     **STAGE,
 )
-async def publish(on: Benchmarking, keys: Sequence[Key]) -> list[BenchmarkEnd]:
-    """Tell people; how each BenchmarkJob stands."""
+async def report(ref: RunRef, keys: Sequence[Key]) -> list[BenchmarkEnd]:
+    """Return how each BenchmarkJob stands."""
     rows = []
-    for key in keys:
-        here = on.seen.get(key)
-        measured = here.memory.runs if here is not None else ()
-        rows += [{"benchmark": str(key), **row(one)} for one in measured]
-        if measured:
-            await _pictures(key, measured)
-    if rows:
-        table = [cells(one) for one in rows]
-        await show(TableArtifact(key="benchmark-runs", description="Runs; latencies in milliseconds", table=table))
-    return [await _ended(on, key) for key in keys]
+    async with open_run(ref) as run:
+        lifecycle = run.view.lifecycle
+        assert isinstance(lifecycle, BenchmarkRuns)
+        for key in keys:
+            here = lifecycle.seen.get(key)
+            measured = here.memory.runs if here is not None else ()
+            rows += [{"benchmark": str(key), **row(result)} for result in measured]
+            if measured:
+                await _pictures(key, measured)
+        if rows:
+            table = [cells(result) for result in rows]
+            await show(TableArtifact(key="benchmark-runs", description="Runs; latencies in milliseconds", table=table))
+        return [await _ended(run.view.cluster, key, lifecycle.seen.get(key)) for key in keys]
 
 
 async def _pictures(key: Key, measured: Sequence[MeasuredRun]) -> None:
@@ -183,13 +140,13 @@ async def _pictures(key: Key, measured: Sequence[MeasuredRun]) -> None:
             )
 
 
-async def _ended(on: Benchmarking, key: Key) -> BenchmarkEnd:
-    """How it stands now, as its status has it."""
+async def _ended(cluster: Cluster, key: Key, here: Here | None) -> BenchmarkEnd:
+    """Return how it stands now by its status."""
     try:
-        status = (await on.cluster.get(BENCHMARK_JOBS, key.name, key.namespace)).get("status") or {}
+        status = (await cluster.get(BENCHMARK_JOBS, key.name, key.namespace)).get("status") or {}
     except NotFound:
         return BenchmarkEnd(key, "Gone", "there is no such BenchmarkJob")
-    here, state = on.seen.get(key), str(status.get("state") or "Pending")
+    state = str(status.get("state") or "Pending")
     if state == COMPLETED:
         return BenchmarkEnd(key, state, headline(here.memory.runs) if here is not None and here.memory.runs else "")
     told: dict[str, str] = next((one for one in status.get("conditions") or () if one.get("type") == COMPLETED), {})

@@ -1,4 +1,4 @@
-"""The steps of an onboarding: where it begins, having it done, one step's part, what holds under load, what is told."""
+"""An onboarding's own tasks: expected load, start, simulation, check under load, report. Its steps are shared."""
 
 from __future__ import annotations
 
@@ -22,29 +22,27 @@ from modelyard.objects.documents import MAX_TEXT, cut
 from modelyard.objects.kinds import SERVICES
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.expected import class_targets, expected
-from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
+from modelyard.onboarding.following import OnboardRefused, OnboardRun, retry_failed, take_over
+from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.report import (
     LoadCheck,
-    StepState,
     conclusion,
     load_check,
     markdown,
     spent,
-    step_states,
     table,
 )
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.acting import Acted, act
 from modelyard.replay.steady import steady, steady_load
 from modelyard.traffic.replay import Replay, ReplaySettings, columns, open_session
 from modelyard.traffic.router import Endpoint
 from modelyard.traffic.trace import Trace, read_trace
 from modelyard.workloads.names import ENGINE, component
-from tasks.journal import ProgressBar, show
+from tasks.journal import show
 from tasks.stage import RETRIED, STAGE
+from tasks.steps import OpenRun, RunRef, open_run
 
-LOOK = 0.5
-"""Seconds between two looks at what the plan saw."""
 MOST_SAID = 200
 """Characters of a step's message that are logged; the object's status has all of it."""
 SIMULATED = 3000
@@ -54,88 +52,72 @@ PATIENCE = 30.0
 """Seconds for which a request of the check may take longer than its time."""
 
 
-class StepFailed(Exception):
-    """A step did not come to its end; the message says why."""
-
-
-@task(name="expect", description="Read the trace and the service class, where there are such.", **RETRIED)
-async def expect(
-    cluster: Cluster, path: Path | None, service_class: str | None, namespace: str, model: str, home: str
-) -> tuple[dict[str, float], Trace | None]:
-    """What they say of load and targets, and the trace. Raises ``OnboardRefused`` and ``TraceInputError``."""
-    found: dict[str, float] = {}
-    trace = None
+@task(
+    name="resolve load",
+    task_run_name="resolve load",
+    description="Read the expected load from the trace and the target from the service class, where these are given.",
+    **RETRIED,
+)
+async def resolve_load(
+    ref: RunRef, path: Path | None, service_class: str | None, namespace: str, model: str
+) -> dict[str, float]:
+    """Return what they say of load and target. Raises ``OnboardRefused`` and ``TraceInputError``."""
+    values: dict[str, float] = {}
     if path is not None:
-        trace = await asyncio.to_thread(read_trace, path)
-        found |= expected(trace)
+        values |= expected(await asyncio.to_thread(read_trace, path))
     if service_class is not None:
         name, _, key = service_class.partition("/")
         maps: dict[Key, dict[str, str]] = {}
-        for space in dict.fromkeys((namespace, home)):
-            with suppress(NotFound):
-                maps[Key(space, name)] = (await cluster.get(CONFIG_MAPS, name, space)).get("data") or {}
-        targets, why = class_targets(maps, namespace, home, name, key, model)
+        async with open_run(ref) as run:
+            for space in dict.fromkeys((namespace, ref.home)):
+                with suppress(NotFound):
+                    maps[Key(space, name)] = (await run.view.cluster.get(CONFIG_MAPS, name, space)).get("data") or {}
+        targets, why = class_targets(maps, namespace, ref.home, name, key, model)
         if why:
             raise OnboardRefused(why)
-        found |= targets
-    return found, trace
+        values |= targets
+    return values
 
 
 @task(
-    name="begin",
-    description="Make the ConfigMap that stands for the onboarding, or go on with the one there is.",
+    name="start",
+    task_run_name="start {asked.name}",
+    description="Create the ConfigMap that stands for the onboarding, or go on with the existing one.",
     timeout_seconds=120,
     **RETRIED,
 )
-async def begin(on: OnboardRun, run: str) -> None:
-    """Let this run work on it. Raises ``OnboardRefused``."""
-    if not await take_over(on, run):
-        get_run_logger().info("ConfigMap %s is there: going on with what was begun", on.lifecycle.key)
+async def start(ref: RunRef, asked: OnboardRequest, attempt: int) -> Key:
+    """Give the run the right to work on the onboarding; return the key of its ConfigMap.
+
+    ``attempt`` counts the times that the run has begun: from the second on, what failed is tried again. Raises
+    ``OnboardRefused``.
+    """
+    async with open_run(ref) as run:
+        onboarding = OnboardRun(run.view.cluster, asked)
+        if not await take_over(onboarding, ref.run):
+            get_run_logger().info("ConfigMap %s exists: going on with what was begun", onboarding.key)
+            if attempt > 1:
+                await retry_failed(onboarding, f"{ref.run.rpartition('/')[2]}-{attempt}")
+    return onboarding.key
 
 
-@task(name="carry out", description="Make and remove what comes next, until nothing is left to do.", **RETRIED)
-async def carry_out(on: OnboardRun, run: str, patience: float) -> Acted:
-    """Have it done; after so many seconds it is enough that there is nothing to write."""
-    return await act(on.cluster, on.lifecycle, [on.lifecycle.key], run, patience)
+@task(
+    name="simulate",
+    task_run_name="simulate the expected load",
+    description="Replay the expected load in the simulator, on the fitted profile.",
+    **STAGE,
+)
+async def simulate(ref: RunRef, key: Key, path: Path | None) -> LoadCheck:
+    """Return what clients would see on all replicas."""
+    async with open_run(ref) as run:
+        here = _standing(run, key)
+    trace = await asyncio.to_thread(read_trace, path) if path is not None else None
+    result = await asyncio.to_thread(_simulated, here.asked, _chosen(here), trace)
+    get_run_logger().info("%s", result)
+    return result
 
 
-@task(name="step", task_run_name="{name}", description="Follow one step to its end.", **STAGE)
-async def step(on: OnboardRun, name: str, bar: ProgressBar, running: asyncio.Future[Acted]) -> str:
-    """How it ended, in words. Raises ``StepFailed``."""
-    log, said = get_run_logger(), ""
-    bar.tell(name, 0.0)
-    while True:
-        over, here = running.done(), on.here
-        now = step_states(here).get(name) if here is not None else None
-        if now is not None and now.message and now.message != said:
-            said = now.message
-            log.info("%s: %s", name, cut(said, MOST_SAID))
-        if now is not None and now.state in ("done", "failed"):
-            bar.tell(name, 1.0)
-            return _ended(now)
-        if here is not None and here.steps.problem:
-            raise StepFailed(here.steps.problem)
-        if over:
-            raise StepFailed(f"{name} goes on without this run")
-        await asyncio.wait([running], timeout=LOOK)
-
-
-def _ended(now: StepState) -> str:
-    if now.state == "failed":
-        raise StepFailed(now.message)
-    return now.message
-
-
-@task(name="foresee", description="Replay the expected load in the simulator, on the fitted profile.", **STAGE)
-async def foresee(on: OnboardRun, trace: Trace | None) -> LoadCheck:
-    """What its clients would see on all replicas."""
-    asked, best = on.asked, _best(on)
-    found = await asyncio.to_thread(_foreseen, asked, best, trace)
-    get_run_logger().info("%s", found)
-    return found
-
-
-def _foreseen(asked: OnboardRequest, best: Assessed, trace: Trace | None) -> LoadCheck:
+def _simulated(asked: OnboardRequest, best: Assessed, trace: Trace | None) -> LoadCheck:
     speed = best.speed
     assert speed is not None
     if trace is None:
@@ -153,13 +135,22 @@ def _foreseen(asked: OnboardRequest, best: Assessed, trace: Trace | None) -> Loa
     return load_check("simulated", asked, trace.rate, best.replicas, trace.duration, results)
 
 
-@task(name="check", description="Put the expected load on the service, through its URL, for a short time.", **STAGE)
-async def check(on: OnboardRun, seconds: float) -> LoadCheck:
-    """What its clients saw: of the load, the share of the replicas that are there."""
-    asked, best, here = on.asked, _best(on), on.here
-    assert here is not None
-    url, why = await service_address(on.cluster, here.found.there["InferenceService", asked.name], asked.namespace)
-    workload = await on.cluster.get(DEPLOYMENTS, component(asked.name, ENGINE), asked.namespace)
+@task(
+    name="verify",
+    task_run_name="verify under load",
+    description="Put the expected load on the service, through its URL, for a short time.",
+    **STAGE,
+)
+async def verify(ref: RunRef, key: Key, seconds: float) -> LoadCheck:
+    """Return what its clients saw; of the load, they send the share of the replicas that are ready."""
+    async with open_run(ref) as run:
+        return await _verified(run.view.cluster, _standing(run, key), seconds)
+
+
+async def _verified(cluster: Cluster, here: OnboardStanding, seconds: float) -> LoadCheck:
+    asked, best = here.asked, _chosen(here)
+    url, why = await service_address(cluster, here.found.there["InferenceService", asked.name], asked.namespace)
+    workload = await cluster.get(DEPLOYMENTS, component(asked.name, ENGINE), asked.namespace)
     replicas = max(1, int((workload.get("status") or {}).get("readyReplicas") or 0))
     rate = asked.rate * min(1.0, replicas / best.replicas)
     compression = asked.time_compression
@@ -228,24 +219,39 @@ async def _served(url: str) -> tuple[list[str], str]:
         return [], f"{type(error).__name__}: {str(error)[:200]}"
 
 
-@task(name="publish", description="The report: candidates, objects, what it cost, what holds.", **STAGE)
-async def publish(on: OnboardRun, checks: list[LoadCheck]) -> str:
-    """Tell people; how it stands, in a sentence."""
-    here, log = on.here, get_run_logger()
+@task(
+    name="report",
+    task_run_name="report",
+    description="Show the candidates, the objects, what finding out cost, and what holds under load.",
+    **STAGE,
+)
+async def report(ref: RunRef, key: Key, checks: list[LoadCheck]) -> str:
+    """Return how the onboarding stands, in a sentence."""
+    log = get_run_logger()
+    async with open_run(ref) as run:
+        here = onboarding_of(run).seen.get(key)
     if here is None:
-        return "it is gone: somebody has deleted what stands for it"
+        return f"ConfigMap {key}, which stands for the onboarding, was deleted"
     if here.steps.verdict is not None:
         for line in table(here.steps.verdict.assessed):
             log.info("%s", line)
-        log.info("To find out took %.1f replica-minutes, which cost %.3g", *spent(here.asked, here.memory))
-    key = f"onboarding-{on.asked.name}"
-    await show(MarkdownArtifact(key=key, markdown=markdown(here, checks), description=f"Onboarding of {on.asked.name}"))
+        log.info("Probes took %.1f replica-minutes, which cost %.3g", *spent(here.asked, here.memory))
+    name, text = here.asked.name, markdown(here, checks)
+    await show(MarkdownArtifact(key=f"onboarding-{name}", markdown=text, description=f"Onboarding of {name}"))
     return conclusion(here, checks)
 
 
-def _best(on: OnboardRun) -> Assessed:
-    here = on.here
-    assert here is not None
+def onboarding_of(run: OpenRun) -> Onboarding:
+    """Return the run's lifecycle."""
+    assert isinstance(run.view.lifecycle, Onboarding)
+    return run.view.lifecycle
+
+
+def _standing(run: OpenRun, key: Key) -> OnboardStanding:
+    return onboarding_of(run).seen[key]
+
+
+def _chosen(here: OnboardStanding) -> Assessed:
     assert here.steps.verdict is not None
     assert here.steps.verdict.chosen is not None
     return here.steps.verdict.chosen

@@ -37,6 +37,8 @@ from tasks.stage import STAGE, Handle
 LOOK_UP_TIMEOUT = 60.0
 """Seconds that all questions of a tick for runs may take together."""
 ASKED_AT_ONCE = 100
+CHILD_RETRIES = 2
+"""Times that a parent runs a failed child again, as the same flow run."""
 BY_ID = "flow-run/"
 BY_HAND = re.compile(BY_ID + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """How a claim names a run that somebody started by hand, which has no idempotency key of ours."""
@@ -181,7 +183,8 @@ def _became(run: FlowRun) -> RunFate:
     if state is None or not state.is_final():
         waits = state is None or state.is_scheduled() or state.is_pending()
         return RunFate(None, queued=run.created.timestamp() if waits and run.created else None, name=run.name)
-    return RunFate(state.timestamp.timestamp(), died=state.is_crashed(), name=run.name)
+    child = run.parent_task_run_id is not None and not state.is_completed() and run.run_count <= CHILD_RETRIES
+    return RunFate(state.timestamp.timestamp(), died=state.is_crashed(), name=run.name, child=child)
 
 
 async def _create(client: PrefectClient, start: Start, deployment: DeploymentResponse) -> None:

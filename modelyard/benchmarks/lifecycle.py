@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from modelyard.benchmarks import settings as benchmark_settings
 from modelyard.benchmarks.probe import made_service
-from modelyard.benchmarks.series import RUN_PODS, BenchmarkLook, Chosen
+from modelyard.benchmarks.series import RUN_PODS, BenchmarkLook, Chosen, RunDeeds
 from modelyard.benchmarks.settings import BenchmarkSettings
 from modelyard.benchmarks.story import Here, told, warnings
+from modelyard.benchmarks.targets import Load
 from modelyard.benchmarks.world import (
     BENCHMARK_JOBS,
     LABEL,
@@ -31,7 +32,7 @@ from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.objects.parse import namespace
 from modelyard.reconcile.memory import render_memory
-from modelyard.reconcile.plan import FAILED, Child, Plan, Want, World
+from modelyard.reconcile.plan import FAILED, Child, Plan, PlanStep, StepId, StepPhase, Want, World
 from modelyard.reconcile.spec_warning import FIELDS_IGNORED, with_spec_warning
 from modelyard.reconcile.write_rules import WriteRules
 from modelyard.workloads import names
@@ -115,6 +116,7 @@ class BenchmarkRuns:
             due=deeds.due,
             noted=True,
             by_shift=True,
+            steps=_steps(one, here, deeds, bool(annotations)),
         )
 
     def chosen(self, world: World) -> Chosen:
@@ -124,6 +126,26 @@ class BenchmarkRuns:
         found, wrong = BenchmarkSettings.read(mine.get(benchmark_settings.KEY))
         delivery, _ = DeliverySettings.read(models.get(models_settings.KEY))
         return found, delivery, wrong
+
+
+def _steps(one: StoredBenchmark, here: Here, deeds: RunDeeds, keeps: bool) -> dict[StepId, PlanStep]:
+    """Return the step of the first run that is not on record; before there is one, that of what it waits for.
+
+    A run is on record once the object's memory has it, so that the end of a run belongs to its own step.
+    """
+    recorded = {Load(run.scenario, run.concurrency) for run in one.memory.runs}
+    load = next((load for load in here.loads if load not in recorded), None)
+    if here.memory.failed:
+        state = StepPhase.FAILED
+    elif here.refused or load is None:
+        return {}
+    else:
+        state = StepPhase.ACTIVE if deeds.awaits else StepPhase.WAITING
+    begun = load is not None and (one.memory.began or here.load is not None)
+    step = StepId("measure", str(load)) if begun else StepId("prepare")
+    message = here.memory.failed or here.message
+    share = len(here.memory.runs) / max(1, len(here.loads))
+    return {step: PlanStep(state, message, share, (), deeds.apply, (), deeds.delete, deeds.awaits, keeps)}
 
 
 def _probe(one: StoredBenchmark, world: World) -> tuple[Child, ...]:

@@ -149,7 +149,7 @@ async def _add(
 
     kind, key = BASE_MODELS if namespace else CLUSTER_BASE_MODELS, Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster:
-        following = Following(cluster, kind, HOME)
+        following = Following(cluster, kind)
         order = await following.order(key, uri, labels, parameters, secret)
         if order.failed_before:
             await following.retry(key)

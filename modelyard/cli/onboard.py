@@ -209,7 +209,8 @@ def _runs(asked: OnboardRequest, measured: list[str]) -> dict[str, tuple[Measure
 
 
 def _table(verdict: CandidateChoice) -> None:
-    from modelyard.onboarding.report import COLUMNS, outcome, row
+    from modelyard.onboarding.progress import outcome
+    from modelyard.onboarding.report import COLUMNS, row
 
     table = grid(*COLUMNS)
     for one in verdict.assessed:

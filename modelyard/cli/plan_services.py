@@ -12,8 +12,8 @@ from modelyard.cli.worlds import world_for
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings, UnknownKind
 from modelyard.objects import Key
 from modelyard.objects.selectors import parse_selector
-from modelyard.reconcile.acting import look
 from modelyard.reconcile.plan import Plan
+from modelyard.reconcile.run_view import look
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
 from modelyard.workloads.resolution import ACCEPT

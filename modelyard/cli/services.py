@@ -62,7 +62,7 @@ def why(
 async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
     """InferenceServices and Models, by namespace and name."""
     from modelyard.cluster import Cluster, ClusterSettings, UnknownKind
-    from modelyard.reconcile.acting import look
+    from modelyard.reconcile.run_view import look
     from modelyard.workloads.kthena.lifecycle import ModelRollOut
     from modelyard.workloads.lifecycle import ServiceRollOut
 

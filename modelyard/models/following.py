@@ -1,22 +1,20 @@
-"""A delivery as somebody follows it: what asks for one, what transfers say of themselves, and how it ended."""
+"""A delivery from outside: the request for one, the progress that transfers report, and how it ended."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from modelyard.cluster import Cluster, Invalid, NotFound
 from modelyard.models import names
 from modelyard.models.legs import Leg, NodeStage
-from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.story import RESOLVED
 from modelyard.models.world import NUDGE, VERIFY, TransferProgress
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut
-from modelyard.reconcile.following import Followed, take
+from modelyard.reconcile.following import take
 from modelyard.reconcile.status import timestamp
 
 _MOST_LINES = 5
@@ -55,10 +53,6 @@ class NoSuchModel(ValueError):
         """The error for a name."""
         where = f"in namespace {key.namespace}" if key.namespace else "at cluster scope"
         return cls(f"there is no {kind} {key.name} {where}: `modelyard models` lists those that there are; {remedy}")
-
-
-class NodeFailed(Exception):
-    """A node did not get the files; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +102,11 @@ class Order:
 
 
 class Following:
-    """Deliveries of one kind of model, over one connection. ``home`` is the controller's namespace."""
+    """Deliveries of one kind of model, over one connection."""
 
-    def __init__(self, cluster: Cluster, kind: ResourceType, home: str) -> None:
+    def __init__(self, cluster: Cluster, kind: ResourceType) -> None:
         self.cluster = cluster
         self.kind = kind
-        self._progress: dict[tuple[Key, str], TransferProgress] = {}
-        self._seen = Followed[Sequence[Leg]]()
-        self.lifecycle = ModelDelivery(kind, home, self._progress, self._seen)
-
-    # Asking
 
     async def order(
         self,
@@ -143,15 +132,20 @@ class Following:
         body = {"metadata": {"annotations": {NUDGE: f"{self.cluster.now():.3f}"}}}
         await self.cluster.merge_patch(self.kind, key.name, body, key.namespace or None)
 
-    async def take(self, key: Key, run: str) -> None:
-        """Let a run of this name work on a model from now on, and try at once what waits to be tried again."""
+    async def take(self, key: Key, run: str, attempt: int = 1) -> None:
+        """Let a run of this name work on a model from now on, and try at once what waits to be tried again.
+
+        ``attempt`` counts the times that the run has begun.
+        """
         try:
             current = await self.cluster.get(self.kind, key.name, key.namespace or None)
         except NotFound:
             raise NoSuchModel.at(self.kind.kind, key, "a uri beside the name makes it") from None
         status = current.get("status") or {}
         failed = status.get("state") == "Failed" or status.get("nodesFailed")
-        await take(self.cluster, current, self.kind, run, {NUDGE: run.rpartition("/")[2]} if failed else {})
+        await take(
+            self.cluster, current, self.kind, run, {NUDGE: f"{run.rpartition('/')[2]}-{attempt}"} if failed else {}
+        )
 
     async def verify(self, namespaces: Iterable[str] = (), chosen: Iterable[str] = ()) -> list[Key]:
         """Have the files of all models (of these namespaces, of these names) checked; whose."""
@@ -170,38 +164,6 @@ class Following:
             asked.append(key)
         return asked
 
-    # Following
-
-    async def moved(self, seconds: float, running: asyncio.Future[Any] | None = None) -> None:
-        """Wait until there is a newer plan, or what is ``running`` is done, so many seconds at most."""
-        await self._seen.moved(seconds, running)
-
-    def parts(self) -> list[tuple[Key, Leg]]:
-        """Every node that is busy with a model, or has a Job for it."""
-        return [(key, leg) for key, parts in self._seen.items() for leg in parts if leg.job is not None]
-
-    def part(self, key: Key, node: str) -> Leg | None:
-        """One node's part as it was planned last."""
-        return next((leg for leg in self._seen.get(key, ()) if leg.node == node), None)
-
-    def waits(self, key: Key) -> bool:
-        """Return whether nodes of the model are under way, or wait for their turn or to become ready."""
-        return any(leg.stage in (NodeStage.WAITING, NodeStage.ACTIVE) for leg in self._seen.get(key, ()))
-
-    async def look(self, key: Key, leg: Leg) -> float | None:
-        """What a transfer says of itself, for whoever writes reports; its share (0 to 1), ``None`` while not known."""
-        if leg.pod is None or leg.pod.phase != "Running":
-            return None
-        try:
-            text = await self.cluster.log(leg.pod.key.name, leg.pod.key.namespace, _MOST_LINES)
-        except (NotFound, Invalid):
-            return None
-        found = progress_of(text, self.cluster.now())
-        if found is None:
-            return None
-        self._progress[key, leg.node] = found
-        return found.completed_bytes / found.total_bytes if found.total_bytes > 0 else 0.0
-
     async def ended(self, key: Key, order: Order | None = None) -> Ended:
         """Return how the model stands now; with ``order``, how that request does."""
         try:
@@ -209,6 +171,17 @@ class Following:
         except NotFound:
             return Ended("Gone")
         return read_ended(obj) if order is None else order.outcome(obj)
+
+
+async def read_progress(cluster: Cluster, leg: Leg) -> TransferProgress | None:
+    """Return the progress that a node's transfer reports; ``None`` where none is running or reports any."""
+    if leg.pod is None or leg.pod.phase != "Running":
+        return None
+    try:
+        text = await cluster.log(leg.pod.key.name, leg.pod.key.namespace, _MOST_LINES)
+    except (NotFound, Invalid):
+        return None
+    return progress_of(text, cluster.now())
 
 
 def progress_of(text: str, now: float) -> TransferProgress | None:
@@ -233,10 +206,10 @@ def progress_of(text: str, now: float) -> TransferProgress | None:
     return None
 
 
-def outcome(key: Key, leg: Leg) -> NodeOutcome:
-    """What became of a node. Raises ``NodeFailed``."""
+def node_outcome(key: Key, leg: Leg) -> NodeOutcome | None:
+    """Return what became of a node; ``None`` where the files have not arrived."""
     if leg.stage is not NodeStage.READY or leg.entry is None:
-        raise NodeFailed(f"{leg.node}: {leg.reason}: {leg.message}")
+        return None
     done = leg.entry.delivered
     fetched = done.fetched_bytes if done.fetched_bytes is not None else done.bytes
     return NodeOutcome(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.benchmarks.world import BENCHMARK_JOBS, EnginePod, benchmark, engine_pod
@@ -20,9 +18,11 @@ from modelyard.objects.parse import epoch, node
 from modelyard.onboarding import objects
 from modelyard.onboarding.fits import fits
 from modelyard.onboarding.plan import Findings, Name, NextSteps, benchmarks, name_of, next_steps
-from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
-from modelyard.reconcile.memory import Seconds, parse_memory, render_memory
-from modelyard.reconcile.plan import Child, Plan, ServedKind, Subject, Want, World
+from modelyard.onboarding.progress import REMOVE, SELECT, OnboardMemory, OnboardStanding, step_of, step_phases
+from modelyard.onboarding.request import OnboardRequest
+from modelyard.reconcile.dispatch import child_claim
+from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.reconcile.plan import CLAIM, Child, Plan, PlanStep, ServedKind, StepId, StepPhase, Subject, Want, World
 from modelyard.reconcile.write_rules import WriteRules
 from modelyard.workloads import names
 from modelyard.workloads.world import CLASSES_SERVED, INFERENCE_SERVICES, RUNTIMES_WANTED, VARIANTS, classes_wanted
@@ -31,50 +31,21 @@ MEMORY = "modelyard.dev/onboarding-memory"
 """Annotation: what cannot be seen any more, or may look different later."""
 _KINDS: tuple[ResourceType, ...] = (BASE_MODELS, INFERENCE_SERVICES, BENCHMARK_JOBS, VARIANTS)
 _BY_KIND = {one.kind: one for one in (*_KINDS, CONFIG_MAPS)}
+_CARRIED_OUT = frozenset(kind.kind for kind in (BASE_MODELS, INFERENCE_SERVICES, BENCHMARK_JOBS))
+"""Kinds whose objects a child run works on."""
 _KEPT = frozenset(("BaseModel", "ConfigMap", "VariantAutoscaling"))
-
-Text = Annotated[str, Field(max_length=2000)]
-
-
-class OnboardMemory(BaseModel):
-    """``candidates`` are all that fitted when they were selected; by runtime, ``given_up`` says why a candidate is out
-    and ``probed`` from when until when (epoch seconds) its probe was there."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    candidates: Annotated[tuple[ServingCandidate, ...], Field(max_length=MOST_CANDIDATES)] = ()
-    given_up: Annotated[dict[str, Text], Field(max_length=MOST_CANDIDATES)] = Field(default_factory=dict)
-    probed: Annotated[dict[str, tuple[Seconds, Seconds]], Field(max_length=MOST_CANDIDATES)] = Field(
-        default_factory=dict
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class OnboardStanding:
-    """An onboarding as it was seen: ``asked`` with its candidates, what there is, and what comes next."""
-
-    asked: OnboardRequest
-    found: Findings
-    steps: NextSteps
-    memory: OnboardMemory
 
 
 @dataclass(eq=False)
 class Onboarding:
-    """One onboarding. ``seen`` is where the last look is left for whoever follows it."""
+    """Onboardings. ``seen`` is where the last look at each is left for whoever follows it."""
 
-    asked: OnboardRequest
     seen: MutableMapping[Key, OnboardStanding] = field(default_factory=dict)
     served: frozenset[ServedKind] = frozenset()
 
     name = "onboard"
     about = CONFIG_MAPS
     asks = (CLASSES_SERVED,)
-
-    @property
-    def key(self) -> Key:
-        """Of the ConfigMap that stands for it."""
-        return Key(self.asked.namespace, objects.order_name(self.asked))
 
     @property
     def wants(self) -> tuple[Want[Any], ...]:
@@ -94,9 +65,10 @@ class Onboarding:
         if stored is None or stored["metadata"].get("deletionTimestamp"):
             self.seen.pop(key, None)
             return None
-        asked, annotations = self.asked, stored["metadata"].get("annotations") or {}
+        asked, annotations = objects.stored_request(stored), stored["metadata"].get("annotations") or {}
         memory, damaged = parse_memory(OnboardMemory, MEMORY, annotations.get(MEMORY))
-        model = self._get(world, BASE_MODELS, asked.name)
+        kept_before = memory
+        model = _get(world, BASE_MODELS, key.namespace, asked.name)
         refused: Mapping[str, str] = {}
         if model is not None and (model.get("status") or {}).get("state") == "Ready":
             offered, refused = fits(asked, model, world, world[NODES].all())
@@ -106,7 +78,7 @@ class Onboarding:
         found = self._found(asked, world, memory, refused, now)
         steps = next_steps(asked, found)
         memory = _remembered(asked, found, steps, memory, now)
-        self.seen[key] = OnboardStanding(asked, found, steps, memory)
+        self.seen[key] = here = OnboardStanding(asked, found, steps, memory)
         wanted = render_memory(memory)
         keep = {MEMORY: wanted} if wanted != (None if damaged else annotations.get(MEMORY)) else {}
         # Of two looks while it goes, the second has nothing to do but to wait.
@@ -118,13 +90,13 @@ class Onboarding:
         )
         awaits = (*steps.awaits, *(f"{kind} {name}: gone" for kind, name in steps.remove))
         subject = Subject.of(CONFIG_MAPS, stored)
-        apply = tuple(_owned(asked, one) for one in steps.apply)
+        apply = tuple(_claimed(_owned(asked, document), now) for document in steps.apply)
         rules = WriteRules.of(_BY_KIND.values())
-        return Plan(subject, annotations=keep, apply=apply, rules=rules, delete=delete, awaits=awaits)
-
-    def _get(self, world: World, kind: ResourceType, name: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = world[kind].get(Key(self.asked.namespace, name))
-        return found
+        plan = Plan(subject, annotations=keep, apply=apply, rules=rules, delete=delete, awaits=awaits)
+        if memory.candidates and not kept_before.candidates:
+            selected = PlanStep(StepPhase.ACTIVE, step_phases(here)[SELECT].message, keeps=True)
+            return replace(plan, steps={SELECT: selected})
+        return replace(plan, steps=_steps(here, plan))
 
     def _found(
         self, asked: OnboardRequest, world: World, memory: OnboardMemory, refused: Mapping[str, str], now: float
@@ -138,7 +110,7 @@ class Onboarding:
         there: dict[Name, dict[str, Any]] = {}
         for kind, called in named.items():
             for name in called:
-                if (one := self._get(world, _BY_KIND[kind], name)) is not None:
+                if (one := _get(world, _BY_KIND[kind], asked.namespace, name)) is not None:
                     there[kind, name] = one
         runs: dict[str, tuple[MeasuredRun, ...]] = {}
         for runtime, called in jobs.items():
@@ -150,6 +122,43 @@ class Onboarding:
         pods: list[EnginePod] = [one for one in world[PODS].all() if one.service == asked.name]
         served = next((one.model for one in pods if one.component == names.ENGINE), None)
         return Findings(there, runs, memory.given_up, refused, served, now)
+
+
+def _claimed(document: objects.Document, now: float) -> objects.Document:
+    """Return the object with the claim of the child run that is to work on it."""
+    if document["kind"] not in _CARRIED_OUT:
+        return document
+    metadata = document["metadata"]
+    claim = str(child_claim(document, now))
+    return {**document, "metadata": {**metadata, "annotations": {**metadata["annotations"], CLAIM: claim}}}
+
+
+def _get(world: World, kind: ResourceType, namespace: str, name: str) -> dict[str, Any] | None:
+    stored: dict[str, Any] | None = world[kind].get(Key(namespace, name))
+    return stored
+
+
+def _steps(here: OnboardStanding, plan: Plan) -> dict[StepId, PlanStep]:
+    """Return the steps with what each makes and removes. The first that is active also keeps the memory."""
+    made: dict[StepId, list[Mapping[str, Any]]] = {}
+    for body in plan.apply:
+        made.setdefault(step_of(here.asked, name_of(body)), []).append(body)
+    removed: dict[StepId, list[Child]] = {}
+    for child in plan.delete:
+        step = step_of(here.asked, (child.kind.kind, child.key.name))
+        removed.setdefault(StepId(REMOVE, step.item), []).append(child)
+    steps, keeps = {}, bool(plan.annotations)
+    for step, state in step_phases(here).items():
+        unfinished = state.phase is StepPhase.ACTIVE
+        steps[step] = replace(
+            state,
+            apply=tuple(made.get(step, ())),
+            delete=tuple(removed.get(step, ())),
+            awaits=(str(step),) if unfinished else (),
+            keeps=keeps and unfinished,
+        )
+        keeps = keeps and not unfinished
+    return steps
 
 
 def _measured(job: Mapping[str, Any] | None) -> BenchmarkMemory | None:

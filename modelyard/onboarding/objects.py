@@ -7,7 +7,7 @@ which a later run finds them, and the digest of what was asked, by which two onb
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
@@ -36,6 +36,14 @@ def order(asked: OnboardRequest) -> Document:
     """What stands for the onboarding itself, and takes its probes and benchmarks along when it is deleted."""
     made = _object(asked, "v1", "ConfigMap", order_name(asked), None)
     return made | {"data": {REQUEST_KEY: asked.model_dump_json(exclude_defaults=True)}}
+
+
+def stored_request(order: Mapping[str, Any]) -> OnboardRequest:
+    """Return the request of an onboarding's ConfigMap. Raises ``ValueError`` where somebody has changed it."""
+    asked = OnboardRequest.model_validate_json((order.get("data") or {}).get(REQUEST_KEY) or "")
+    if asked.digest != (order["metadata"].get("annotations") or {}).get(DIGEST):
+        raise ValueError(f"data.{REQUEST_KEY} is not what was asked for: delete the ConfigMap and begin again")
+    return asked
 
 
 def order_name(asked: OnboardRequest) -> str:

@@ -5,20 +5,19 @@ Where it is compared, a target of a percentile is that of the requests' TTFT; el
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml
 
 from modelyard.objects.documents import counted
 from modelyard.onboarding import objects
-from modelyard.onboarding.choose import Assessed, CandidateChoice
+from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.levels import certainty
-from modelyard.onboarding.lifecycle import OnboardMemory, OnboardStanding
-from modelyard.onboarding.plan import added, condition, ready
-from modelyard.onboarding.request import OnboardRequest, ServingCandidate
+from modelyard.onboarding.progress import OnboardMemory, OnboardStanding, outcome
+from modelyard.onboarding.request import OnboardRequest
 from modelyard.traffic.latency import Results
 
 COLUMNS = ("RUNTIME", "ACCELERATOR", "REQ/S EACH", "TTFT", "ITL", "REPLICAS", "COST/H", "PER 1M TOKENS", "WHY NOT")
@@ -49,84 +48,6 @@ def table(assessed: Sequence[Assessed]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*(one[:-1] for one in rows), strict=True)]
     padded = ([*map(str.ljust, one[:-1], widths), one[-1]] for one in rows)
     return ["  ".join(one).rstrip() for one in padded]
-
-
-def outcome(verdict: CandidateChoice) -> str:
-    """What was chosen, in a sentence; or why nothing was."""
-    if verdict.chosen is None:
-        return verdict.problem
-    best = verdict.chosen
-    return f"chosen: {best.candidate.runtime}, replicas: {best.replicas}, for {best.cost:g} an hour"
-
-
-# How far it is
-
-
-class StepState(NamedTuple):
-    """How far a step is. ``done`` and ``failed`` are final."""
-
-    state: Literal["waits", "under way", "done", "failed"]
-    message: str = ""
-
-
-WAITS = StepState("waits")
-DELIVER, SELECT, COMPARE, SERVE = "deliver", "select", "compare", "serve"
-
-
-def of_candidate(one: ServingCandidate) -> tuple[str, str, str]:
-    """The steps of a candidate, in order."""
-    return f"roll out {one.runtime}", f"measure {one.runtime}", f"remove {one.runtime}"
-
-
-def step_states(here: OnboardStanding) -> dict[str, StepState]:
-    """Every step there is so far."""
-    asked, found, steps = here.asked, here.found, here.steps
-    model = found.there.get(("BaseModel", asked.name), {})
-    delivered = (model.get("status") or {}).get("state") == "Ready"
-    said = str(condition(model, "Ready").get("message") or "")
-    states = {DELIVER: StepState("done" if delivered else "under way", said)}
-    runtimes = ", ".join(one.runtime for one in asked.candidates)
-    states[SELECT] = StepState("done", f"candidates: {runtimes}") if delivered and runtimes else WAITS
-    out = {one.candidate.runtime: one.problem for one in steps.verdict.assessed} if steps.verdict else {}
-    out = {**out, **found.refused, **found.given_up}
-    for one in asked.candidates if delivered else ():
-        states |= zip(of_candidate(one), _of_candidate(here, one, out), strict=True)
-    verdict, service = steps.verdict, found.there.get(("InferenceService", asked.name))
-    states[COMPARE] = states[SERVE] = WAITS
-    if verdict is not None:
-        states[COMPARE] = StepState("done" if verdict.chosen is not None else "failed", outcome(verdict))
-    if service is not None:
-        url = (service.get("status") or {}).get("url")
-        told = f"ready at {url}" if ready(service) else str(condition(service, "Ready").get("message") or "")
-        states[SERVE] = StepState("done" if steps.done and not steps.problem else "under way", told)
-    return states
-
-
-def _of_candidate(here: OnboardStanding, one: ServingCandidate, out: Mapping[str, str]) -> tuple[StepState, ...]:
-    found, name = here.found, objects.probe_name(here.asked, one)
-    service, job = (found.there.get((kind, name)) for kind in ("InferenceService", "BenchmarkJob"))
-    status = (job or {}).get("status") or {}
-    details = str(status.get("details") or "").partition("\n")[0]
-    runs = found.runs.get(one.runtime)
-    # What could not be measured is known before all are compared, what cannot reach the target is not.
-    why = "" if runs is not None else out.get(one.runtime, "")
-    if status.get("state") == "Failed":
-        why = str(status.get("failureMessage") or "the benchmark failed")
-    gone = StepState("done") if service is None and (runs is not None or why) else WAITS
-    if job is None and why:
-        return StepState("failed", why), StepState("failed", why), gone
-    if job is None:
-        told = str(condition(service, "Ready").get("message") or "") if service is not None else ""
-        return StepState("under way", told) if service is not None else WAITS, WAITS, WAITS
-    if why:
-        return StepState("done"), StepState("failed", why), gone
-    if runs is None:
-        return StepState("done"), StepState("under way", details or str(status.get("state") or "")), WAITS
-    begun, due = added(here.asked, found, one)
-    known = certainty(here.asked, runs)
-    if begun or due is not None:
-        return StepState("done"), StepState("under way", known), WAITS
-    return StepState("done"), StepState("done", "; ".join(filter(None, (details, known)))), gone
 
 
 # What it cost

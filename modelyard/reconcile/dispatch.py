@@ -14,8 +14,9 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from modelyard.objects import Key
 from modelyard.objects.documents import cut
 from modelyard.reconcile.plan import Plan, Ref, Subject
 from modelyard.reconcile.run_limits import RUNS, RunAdmission, RunLoad
@@ -23,6 +24,8 @@ from modelyard.reconcile.status import LONGEST_MESSAGE, timestamp
 from modelyard.reconcile.status import is_due as is_status_due
 
 MOST_IN_A_BATCH = 50
+CHILD_PAUSE = 60.0
+"""Seconds for which a failed child run is left to its parent, which runs it again."""
 FIRST_PAUSE = 15.0
 LONGEST_PAUSE = 600.0
 """Seconds between attempts at the same thing: doubled from the first to the longest."""
@@ -66,13 +69,15 @@ class Claim(NamedTuple):
 class RunFate(NamedTuple):
     """Fate of a run. ``ended`` is the time of its end (epoch seconds, ``None``: not yet); ``died``: it crashed.
 
-    ``queued`` is since when it waits for a worker (``None``: it has started), ``name`` its name in Prefect.
+    ``queued`` is since when it waits for a worker (``None``: it has started), ``name`` its name in Prefect. ``child``:
+    it did not complete, and the run that started it runs it again.
     """
 
     ended: float | None
     died: bool = False
     queued: float | None = None
     name: str = ""
+    child: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +259,7 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
     run = runs.get(before.run)
     if run is None:  # it was never created, which is no attempt
         return Claim("", wanted, before.attempt, now) if now >= _latest(now, before.at) + FIRST_PAUSE else None
-    if run.ended is None:
+    if run.ended is None or (run.child and now < run.ended + CHILD_PAUSE):
         return None
     if before.fingerprint != wanted:
         return Claim("", wanted, 1, now)  # it got somewhere, or there is something else to do
@@ -281,6 +286,20 @@ def _key(members: Sequence[tuple[Subject, Claim]]) -> str:
         return keys[0]
     digest = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:24]
     return f"{members[0][0].kind.kind}/batch of {len(keys)}/{digest}".replace(" ", "-")
+
+
+def child_claim(body: Mapping[str, Any], now: float) -> Claim:
+    """Return the claim of the child run that is to work on an object which is about to be created."""
+    metadata = body["metadata"]
+    ref = Ref(body["kind"], Key(metadata.get("namespace", ""), metadata["name"]))
+    text = json.dumps(body, sort_keys=True, default=str)
+    claim = Claim("", hashlib.sha256(text.encode()).hexdigest()[:12], 1, now)
+    return claim._replace(run=_own_key(ref, claim))
+
+
+def is_own_key(run: str, ref: Ref) -> bool:
+    """Return whether a claim names a run for this object alone."""
+    return run.startswith(f"{ref.kind}/{ref.key.namespace}/{ref.key.name}/")
 
 
 def _own_key(ref: Ref, claim: Claim) -> str:

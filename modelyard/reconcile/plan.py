@@ -183,6 +183,60 @@ class HandOver:
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
+class StepId(NamedTuple):
+    """A step of a lifecycle and, where the step fans out, the node, run or candidate that it is for."""
+
+    name: str
+    item: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.item}" if self.item else self.name
+
+
+class StepPhase(StrEnum):
+    """Phase of a step. A ``BLOCKED`` step waits for earlier steps, a ``WAITING`` one for its turn."""
+
+    BLOCKED = "Blocked"
+    WAITING = "Waiting"
+    ACTIVE = "Active"
+    DONE = "Done"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One step's part of a plan: its phase, and the marks, children and deletions that it consists of.
+
+    ``progress`` is a share from 0 to 1; ``None``: unknown. ``awaits`` is what a run stays for. ``keeps``: what the plan
+    writes into the object itself (``annotations``, ``fill``) is this step's.
+    """
+
+    phase: StepPhase
+    message: str = ""
+    progress: float | None = None
+    marks: tuple[Mark, ...] = ()
+    apply: tuple[Mapping[str, Any], ...] = ()
+    hand_over: tuple[HandOver, ...] = ()
+    delete: tuple[Child, ...] = ()
+    awaits: tuple[str, ...] = ()
+    keeps: bool = False
+
+    @property
+    def deeds(self) -> tuple[object, ...]:
+        """Everything that the step writes, apart from the object itself."""
+        return (*self.marks, *self.apply, *self.hand_over, *self.delete)
+
+    @property
+    def writes(self) -> bool:
+        """Return whether there is anything for the step to write."""
+        return self.keeps or bool(self.deeds)
+
+    @property
+    def unfinished(self) -> bool:
+        """Return whether the step can still be completed as things are."""
+        return self.phase in (StepPhase.WAITING, StepPhase.ACTIVE)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything to write for one object. Nothing to write and nothing awaited: the object is settled.
@@ -204,6 +258,7 @@ class Plan:
     ``wanted`` is the whole status as it should be and ``stored`` the one there is, whether or not they differ.
     ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
     are repeated rarely.
+    ``steps`` are the parts that runs carry out one by one (``part_of``); without any the whole plan is one step.
     """
 
     subject: Subject
@@ -232,6 +287,7 @@ class Plan:
     urgency: int = 0
     noted: bool = False
     by_shift: bool = False
+    steps: Mapping[StepId, PlanStep] = field(default_factory=dict, compare=False)
     wanted: Status | None = field(default=None, compare=False, repr=False)
     stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -15,7 +15,7 @@ from modelyard.objects.kinds import PODS
 from modelyard.objects.parse import controller_of
 from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.reconcile.memory import parse_memory, render_memory
-from modelyard.reconcile.plan import Plan, Status, Want, World
+from modelyard.reconcile.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World
 from modelyard.reconcile.status import is_due, timestamp
 from modelyard.routing import findings
 from modelyard.routing.lifecycle import PODS_WANTED, SERVERS_WANTED, wish_of
@@ -114,8 +114,8 @@ class RouteRollOuts:
         except ValueError as error:
             return self._told(here, RouteStanding(None, RouteRollOutMemory(), "", str(error)), INVALID, str(error), now)
         look = _Look(here, wish, world, now, self.prometheus)
-        standing, plan = look.plan(self.readings)
-        return replace(self._told(here, standing, look.reason, look.message, now), **plan)
+        standing, deeds = look.plan(self.readings)
+        return replace(self._told(here, standing, look.reason, look.message, now), steps=look.steps(deeds), **deeds)
 
     def _forgotten(self, here: StoredRoute, now: float) -> Plan | None:
         """Nothing is wished any more: weights stay as they are."""
@@ -267,6 +267,24 @@ class _Look:
         else:
             deeds = self._judged(readings)
         return RouteStanding(self.wish, self.memory, self.message, "", self._watch(), self._ladder()), deeds
+
+    def steps(self, deeds: Mapping[str, Any]) -> dict[StepId, PlanStep]:
+        """Return the step whose weights are set or judged; ``roll back`` where those of before come back."""
+        memory, keeps = self.memory, bool(deeds.get("annotations") or deeds.get("fill"))
+        if self.reason in (INVALID, WAITING):
+            state = StepPhase.FAILED if self.reason == INVALID else StepPhase.WAITING
+            return {StepId("wait for the server"): PlanStep(state, self.message)}
+        percent = self.wish.steps[memory.step] if memory.step >= 0 else 0
+        step, steps = StepId("shift", f"{percent} %"), dict[StepId, PlanStep]()
+        if memory.ended == ROLLED_OUT:
+            return {step: PlanStep(StepPhase.ACTIVE, self.message, 1.0, keeps=True)} if keeps else {}
+        if memory.ended:
+            steps[step] = PlanStep(StepPhase.FAILED, self.message)
+            if keeps:
+                steps[StepId("roll back")] = PlanStep(StepPhase.ACTIVE, self.message, keeps=True)
+            return steps
+        awaits = deeds.get("awaits", ())
+        return {step: PlanStep(StepPhase.ACTIVE, self.message, percent / 100, awaits=awaits, keeps=keeps)}
 
     def _watch(self) -> RouteWatch | None:
         memory = self.memory

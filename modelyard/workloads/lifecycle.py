@@ -33,6 +33,7 @@ from modelyard.workloads.recovery import groups, recover
 from modelyard.workloads.render import render
 from modelyard.workloads.resolution import Resolved, offered_runtimes, recorded, resolve
 from modelyard.workloads.returning import Aim
+from modelyard.workloads.roll_out_steps import roll_out_steps
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.settings import ServingSettings
 from modelyard.workloads.standing import COMPONENTS, ComponentStanding, floor, in_turn, is_workload, makes_pods, stand
@@ -163,23 +164,25 @@ class RollOut(ABC):
         marks = recorded_inputs.record_mark(self.home, resolved.runtime, world) if kept else ()
         plan = with_spec_warning(self.tell(here, [*deeds.words, *recovery.words], now), service.status)
         again = returning.look_again(service, here.aim, now) if here.aim is not None and not here.done else None
-        waits = deeds.waits or self._awaited(here, now)
-        waits = [*waits, *([here.watch.words] if here.watch is not None else ())]
+        awaited = self._awaited(here, now)
+        waits = list(deeds.waits) or [state.message for state in awaited]
+        waits += [here.watch.words] if here.watch is not None else []
         is_written = all(state.rolled_out for state in here.states.values())
         if not waits and here.updates and is_written and not (here.canary or here.returned):
             waits = [UNREPORTED]
+        children = (Child(child.kind, child.key, child.body["metadata"]["uid"]) for child in deeds.delete)
+        plan = replace(
+            plan,
+            apply=(*deeds.apply, *kept),
+            delete=(*children, *older, *recovery.children(owned)),
+            awaits=tuple(waits),
+        )
         return replace(
             plan,
             marks=marks,
             rules=self._rules(here, world),
-            apply=(*deeds.apply, *kept),
-            delete=(
-                *(Child(one.kind, one.key, one.body["metadata"]["uid"]) for one in deeds.delete),
-                *older,
-                *recovery.children(owned),
-            ),
+            steps=roll_out_steps(plan, here, awaited, self.well),
             notices=(*plan.notices, *recovery.notices),
-            awaits=tuple(waits),
             noted=True,
             due=min((one for one in (again, recovery.due) if one is not None), default=None),
             annotations=_forgotten(service) if not deeds.words else {},
@@ -368,8 +371,8 @@ class RollOut(ABC):
                 return replace(state, trouble=trouble)
         return state
 
-    def _awaited(self, standing: Standing, now: float) -> list[str]:
-        """Return what a run stays for: components that can become ready as things are, and not for ever.
+    def _awaited(self, standing: Standing, now: float) -> list[ComponentStanding]:
+        """Return the components that a run stays for: those that can become ready as things are, and not for ever.
 
         Where one waits for a person or for nodes, those that come after it do as well: the reconcile shift looks on.
         """
@@ -378,7 +381,7 @@ class RollOut(ABC):
             return []
         behind = [state for state in standing.states.values() if not state.rolled_out]
         hindered = [state for state in behind if state.trouble is not None and state.trouble.is_outside]
-        return [state.message for state in behind if state not in hindered and (state.exists or not hindered)]
+        return [state for state in behind if state not in hindered and (state.exists or not hindered)]
 
 
 class ServiceRollOut(RollOut):

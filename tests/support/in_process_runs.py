@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Self
 
-from modelyard.reconcile.acting import act
 from modelyard.reconcile.dispatch import RunFate, Start, dispatch, named
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.run_limits import RunLimits, RunLoad
+from modelyard.reconcile.run_view import act
 
 NO_LIMITS = RunLimits(places=10_000)
 

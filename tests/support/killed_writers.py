@@ -16,10 +16,10 @@ from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.objects import Key
 from modelyard.onboarding.following import OnboardRun, take_over
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.acting import act
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.following import take
 from modelyard.reconcile.reconciler import Registered
+from modelyard.reconcile.run_view import act
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
 
@@ -63,7 +63,7 @@ async def _onboard(request: str, at: int) -> None:
     async with Cluster.connect(ClusterSettings()) as cluster:
         on, run = OnboardRun(cluster, OnboardRequest.model_validate_json(request)), f"killed/{os.getpid()}"
         await take_over(on, run)
-        acted = await act(cluster, on.lifecycle, [on.lifecycle.key], run, patience=0)
+        acted = await act(cluster, on.lifecycle, [on.key], run, patience=0)
         os._exit(99 if acted.failed or acted.lost else count())
 
 

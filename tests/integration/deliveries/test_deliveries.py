@@ -61,7 +61,7 @@ async def test_a_tenants_model_comes_from_a_bucket_with_the_tenants_secret(
     parameters = {"endpoint": s3.meta.endpoint_url, "region": "us-east-1"}
     key = Key(local_namespace, "theirs")
     models.made.append((BASE_MODELS, key.name, key.namespace))
-    following = Following(models.cluster, BASE_MODELS, models.home)
+    following = Following(models.cluster, BASE_MODELS)
     await following.order(key, uri, {"kubernetes.io/hostname": "a100-0"}, parameters, secret="mine")
 
     def lacks_it(status: dict) -> bool:  # type: ignore[type-arg]
@@ -86,7 +86,7 @@ async def test_verification_brings_back_what_has_vanished(models: Models, hub: H
     (entry,) = (models.disk("a100-0") / ".modelyard" / "entries").glob("*")
     files = entry / "files"
     (files / "model.safetensors").unlink()
-    await Following(models.cluster, CLUSTER_BASE_MODELS, models.home).verify(chosen=["whole"])
+    await Following(models.cluster, CLUSTER_BASE_MODELS).verify(chosen=["whole"])
 
     def repaired(status: dict) -> bool:  # type: ignore[type-arg]
         file = models.disk("a100-0") / "_cluster" / "whole" / "model.safetensors"

@@ -13,9 +13,9 @@ from command_line import modelyard_beside
 from modelyard.cluster import DEPLOYMENTS, Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
-from modelyard.reconcile.acting import look
 from modelyard.reconcile.carry_out import carry_out
 from modelyard.reconcile.fence import Fence
+from modelyard.reconcile.run_view import look
 from modelyard.workloads.lifecycle import ServiceRollOut
 from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES
 

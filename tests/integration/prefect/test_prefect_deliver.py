@@ -74,7 +74,7 @@ async def tasks(client: PrefectClient, state: State[Any]) -> dict[str, str]:
     async def recorded() -> dict[str, str]:
         found = await client.read_task_runs(task_run_filter=chosen)
         ended = {one.name: one.state_name or "" for one in found if one.state and one.state.is_final()}
-        return ended if len(ended) == len(found) and "publish" in ended else {}
+        return ended if len(ended) == len(found) and "report" in ended else {}
 
     return await until(recorded, "the task runs are on record")
 
@@ -84,7 +84,7 @@ async def test_a_uri_and_a_name_are_enough(cluster: Cluster, client: PrefectClie
     assert state.name == "Completed", state.message
     assert "2 nodes" in (state.message or "")
     found = await tasks(client, state)
-    assert {"fetch by-hand on l40s-0", "fetch by-hand on l40s-1"} <= found.keys()
+    assert {"claim by-hand", "fetch by-hand to l40s-0", "fetch by-hand to l40s-1"} <= found.keys()
     assert set(found.values()) == {"Completed"}
     run_name = (await client.read_flow_run(state.state_details.flow_run_id)).name  # type: ignore[arg-type]
     assert run_name == "deliver ClusterBaseModel by-hand"

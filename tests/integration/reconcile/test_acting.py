@@ -13,10 +13,10 @@ from copying import DONE, Copies
 from modelyard.cluster import Cluster
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile import acting
-from modelyard.reconcile.acting import Acted, act
+from modelyard.reconcile import run_view
 from modelyard.reconcile.dispatch import Claim
 from modelyard.reconcile.plan import CLAIM, Plan, World
+from modelyard.reconcile.run_view import Acted, act
 
 pytestmark = pytest.mark.integration
 
@@ -138,7 +138,7 @@ async def test_an_object_that_was_made_anew_is_not_the_one_that_was_claimed(
 async def test_what_cannot_be_done_is_given_up_with_the_reason_and_stops_no_other(
     maps: Maps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(run_view, "LONGEST_WAIT", 0.05)
     await maps.ask("a", 1)
     await maps.ask("b", 1)
     await maps.cluster.create(CONFIG_MAPS, {"metadata": {"name": "a-0"}, "data": {"whose": "mine"}}, maps.namespace)

@@ -16,7 +16,7 @@ from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.metrics.served import read_served
 from modelyard.workloads.gates import GATE, GateReading
 from modelyard.workloads.lifecycle import ServiceRollOut
-from tasks.roll_out import measure
+from tasks.observe import read_gate
 
 pytestmark = pytest.mark.integration
 
@@ -58,8 +58,9 @@ async def measured(services: Services, monkeypatch: pytest.MonkeyPatch) -> Async
 
     async def follow() -> None:
         while True:
-            if watches := {key: here.watch for key, here in lifecycle.seen.items() if here.watch is not None}:
-                readings.update(await measure.fn(watches, services.cluster.now()))
+            for key, watch in [(key, here.watch) for key, here in lifecycle.seen.items()]:
+                if watch is not None:
+                    readings[key] = await read_gate(watch, services.cluster.now())
             await asyncio.sleep(0.5)
 
     task = asyncio.create_task(follow())

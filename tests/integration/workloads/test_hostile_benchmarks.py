@@ -21,13 +21,13 @@ from modelyard.cluster import Cluster, ClusterSettings, NotFound, Object
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS, SERVICES
-from modelyard.reconcile import acting
-from modelyard.reconcile.acting import act
+from modelyard.reconcile import run_view
 from modelyard.reconcile.carry_out import MOST_DEEDS
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.following import take
 from modelyard.reconcile.plan import FAILED, LARGEST
 from modelyard.reconcile.reconciler import Reconciler, Registered
+from modelyard.reconcile.run_view import act
 from modelyard.workloads.world import INFERENCE_SERVICES
 from tasks.onboard import service_address
 
@@ -67,7 +67,7 @@ class Site:
         found = (await self.cluster.list(JOBS, space or self.space)).items
         return [one for one in found if "deletionTimestamp" not in one["metadata"]]
 
-    async def run(self, *names: str, patience: float = 0.0) -> acting.Acted:
+    async def run(self, *names: str, patience: float = 0.0) -> run_view.Acted:
         """A run of the flow for these; a name with a / is of another namespace."""
         keys = [Key(*name.split("/")) if "/" in name else Key(self.space, name) for name in names]
         for key in keys:
@@ -81,8 +81,8 @@ async def site(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Site]:  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
-    monkeypatch.setattr(acting, "LONGEST_WAIT", 0.5)
-    monkeypatch.setattr(acting, "LOOKS_BEYOND", 10)
+    monkeypatch.setattr(run_view, "LONGEST_WAIT", 0.5)
+    monkeypatch.setattr(run_view, "LATE_WRITES", 10)
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     for space in (namespace, other_namespace):
         body = {"metadata": {"name": "results"}, "spec": claim}
@@ -128,7 +128,7 @@ async def test_a_job_that_a_tenant_makes_too_large_to_be_read_is_not_made_for_ev
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It could not be told from one that is missing, and the run would hold its place for ever."""
-    monkeypatch.setattr(acting, "IN_VAIN", 3.0)
+    monkeypatch.setattr(run_view, "IN_VAIN", 3.0)
     await site.make("large")
     await site.make("theirs", site.other, own=False)
     async with asyncio.timeout(120):

@@ -22,8 +22,8 @@ from modelyard.objects.kinds import ResourceType
 from modelyard.onboarding.following import OnboardRun, take_over
 from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.acting import act
 from modelyard.reconcile.plan import Plan, World
+from modelyard.reconcile.run_view import act
 from modelyard.workloads.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
@@ -56,7 +56,7 @@ class LaterRun(OnboardRun):
     lifecycle: Later = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lifecycle = Later(self.asked, self.seen)
+        self.lifecycle = Later(self.seen)
 
 
 async def begin(cluster: Cluster, asked: OnboardRequest, run: str = RUN) -> LaterRun:
@@ -70,7 +70,7 @@ async def go_on(on: LaterRun, told: Told, run: str = RUN) -> None:
     """As far as it goes where this is told of some objects, and of all others that they are as they should be."""
 
     async def rests() -> bool:
-        acted = await act(on.cluster, on.lifecycle, [on.lifecycle.key], run, patience=0)
+        acted = await act(on.cluster, on.lifecycle, [on.key], run, patience=0)
         assert not acted.failed, acted
         assert on.here is not None
         moved = False

@@ -27,8 +27,8 @@ from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
 from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.acting import act
 from modelyard.reconcile.memory import render_memory
+from modelyard.reconcile.run_view import act
 from modelyard.workloads import names
 from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES, VARIANTS
 
@@ -107,7 +107,7 @@ async def carried_out(
     for run in (given := runs or ("test/one",)):
         await take_over(on, run)
     for _ in range(300):  # what is removed goes when the server comes to it
-        acted = await act(cluster, on.lifecycle, [on.lifecycle.key], given[-1], patience=0)
+        acted = await act(cluster, on.lifecycle, [on.key], given[-1], patience=0)
         assert not acted.failed, acted
         assert on.here is not None
         if not await proceed(told_by or cluster, asked.namespace) and on.here.steps.done:

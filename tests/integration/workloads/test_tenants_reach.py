@@ -18,9 +18,9 @@ from modelyard.cluster import SERVICE_ACCOUNTS, Cluster, ClusterSettings, Forbid
 from modelyard.local.stack import LocalStack
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONTROLLER_REVISIONS, DEPLOYMENTS
-from modelyard.reconcile.acting import look
 from modelyard.reconcile.carry_out import carry_out
 from modelyard.reconcile.fence import Fence
+from modelyard.reconcile.run_view import look
 from modelyard.workloads import Rendered
 from modelyard.workloads.values import canonical
 from modelyard.workloads.world import INFERENCE_SERVICES

@@ -22,10 +22,11 @@ from modelyard.onboarding import objects
 from modelyard.onboarding.expected import class_targets, expected
 from modelyard.onboarding.fits import MEMORY_LABEL
 from modelyard.onboarding.lifecycle import MEMORY, Onboarding
-from modelyard.onboarding.report import conclusion, load_check, markdown, row, spent, step_states, table
+from modelyard.onboarding.progress import step_phases
+from modelyard.onboarding.report import conclusion, load_check, markdown, row, spent, table
 from modelyard.onboarding.request import OnboardRequest
 from modelyard.reconcile.memory import render_memory
-from modelyard.reconcile.plan import Plan
+from modelyard.reconcile.plan import Plan, StepId
 from modelyard.traffic.latency import Ending, Results
 from modelyard.traffic.trace import Trace
 from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES, RUNTIMES_WANTED, VARIANTS
@@ -73,7 +74,8 @@ class Site:
             self.world[RUNTIMES[0]][Key("shop", one["metadata"]["name"])] = RUNTIMES_WANTED[0].parse(one)
         for node in nodes:
             self.world[NODES][Key("", node.name)] = node
-        self.lifecycle, self.asked = Onboarding(asked), asked
+        self.lifecycle, self.asked = Onboarding(), asked
+        self.key = Key(asked.namespace, objects.order_name(asked))
         self.store(objects.order(asked))
 
     def store(self, document: dict[str, Any]) -> None:
@@ -83,9 +85,9 @@ class Site:
 
     def turn(self, now: float = NOW) -> Plan:
         """One look, and all that follows."""
-        plan = self.lifecycle.plan(self.lifecycle.key, self.world, now)
+        plan = self.lifecycle.plan(self.key, self.world, now)
         assert plan is not None
-        kept = self.world[CONFIG_MAPS][self.lifecycle.key]["metadata"]["annotations"]
+        kept = self.world[CONFIG_MAPS][self.key]["metadata"]["annotations"]
         kept.update({name: text for name, text in plan.annotations.items() if text is not None})
         for child in plan.delete:
             assert self.world[child.kind].pop(child.key)["metadata"]["uid"] == child.uid
@@ -112,17 +114,17 @@ class Site:
 
     @property
     def here(self) -> Any:
-        return self.lifecycle.seen[self.lifecycle.key]
+        return self.lifecycle.seen[self.key]
 
     @property
     def states(self) -> dict[str, str]:
-        return {name: one.state for name, one in step_states(self.here).items()}
+        return {str(step): str(state.phase) for step, state in step_phases(self.here).items()}
 
 
 def test_an_onboarding_goes_through_its_steps_and_tells_them() -> None:
     site = Site(request(candidates=(), prices={"H100": 10, "L40S": 1}))
     site.turn()
-    assert site.states == {"deliver": "under way", "select": "waits", "compare": "waits", "serve": "waits"}
+    assert site.states == {"deliver": "Active", "select": "Blocked", "compare": "Blocked", "serve": "Blocked"}
     site.delivered()
     plan = site.turn()
     assert [one["metadata"]["name"] for one in plan.apply] == ["chat-probe-fast", "chat-probe-slow"]
@@ -131,9 +133,9 @@ def test_an_onboarding_goes_through_its_steps_and_tells_them() -> None:
     site.world[RUNTIMES[0]].clear()
     site.ready("chat-probe-fast")
     site.turn()
-    assert site.states["roll out slow"] == "under way"
+    assert site.states["roll out slow"] == "Active"
     site.turn()
-    assert (site.states["roll out fast"], site.states["measure fast"]) == ("done", "under way")
+    assert (site.states["roll out fast"], site.states["measure fast"]) == ("Done", "Active")
     site.measured("fast")
     site.ready("chat-probe-slow")
     site.turn()
@@ -144,7 +146,7 @@ def test_an_onboarding_goes_through_its_steps_and_tells_them() -> None:
     assert [one["kind"] for one in plan.apply] == ["InferenceService"]
     assert plan.apply[0]["metadata"]["ownerReferences"] == [], "it stays"
     site.turn()
-    assert set(site.states.values()) == {"done", "under way"}
+    assert set(site.states.values()) == {"Done", "Active"}
     site.ready("chat")
     assert site.turn().awaits == ("InferenceService chat: its pod",)
     site.world[PODS][Key("shop", "chat-engine-1")] = EnginePod(
@@ -156,7 +158,7 @@ def test_an_onboarding_goes_through_its_steps_and_tells_them() -> None:
     assert plan.apply[1]["spec"]["modelID"] == "/mnt/models/shop/chat", "as its engine calls it"
     assert yaml.safe_load(plan.apply[0]["data"]["class.yaml"])["data"][0]["model"] == "/mnt/models/shop/chat"
     site.turn()
-    assert set(site.states.values()) == {"done"}
+    assert set(site.states.values()) == {"Done"}
     minutes, cost = spent(site.here.asked, site.here.memory)
     assert minutes == pytest.approx(10 + 11)
     assert cost == pytest.approx(10 / 60 * 10 + 11 / 60 * 1)
@@ -179,7 +181,7 @@ def test_a_candidate_that_is_not_ready_in_time_is_given_up_and_the_others_go_on(
     site.turn()
     site.measured("fast")
     site.turn(NOW)
-    assert site.states["roll out slow"] == "under way"
+    assert site.states["roll out slow"] == "Active"
     plan = site.turn(NOW + 1)
     assert [child.key.name for child in plan.delete] == ["chat-probe-slow"]
     site.turn(NOW + 2)
@@ -187,8 +189,8 @@ def test_a_candidate_that_is_not_ready_in_time_is_given_up_and_the_others_go_on(
     assert steps.verdict.chosen.candidate.runtime == "fast"
     why = "not ready within 10 minutes: Unschedulable: no node has an L40S"
     assert steps.verdict.assessed[1].problem == why
-    told = step_states(site.here)["roll out slow"]
-    assert (told.state, told.message) == ("failed", why)
+    told = step_phases(site.here)[StepId("roll out", "slow")]
+    assert (str(told.phase), told.message) == ("Failed", why)
 
 
 def test_a_benchmark_that_nobody_carries_out_ends_too() -> None:
@@ -228,7 +230,7 @@ def test_a_candidate_that_cannot_serve_the_model_is_refused_before_anything_runs
     site.turn()
     assert not site.world[INFERENCE_SERVICES]
     assert why in site.here.steps.problem
-    assert site.states["roll out " + candidate["runtime"]] == "failed"
+    assert site.states["roll out " + candidate["runtime"]] == "Failed"
 
 
 def test_of_what_fits_all_that_have_a_price_are_tried_and_the_reason_for_each_other_is_told() -> None:
@@ -254,7 +256,7 @@ def test_of_what_fits_all_that_have_a_price_are_tried_and_the_reason_for_each_ot
 @given(st.one_of(st.text(max_size=50), st.just("{}"), st.just('{"probed":{"fast":[1e99,2]}}')))
 def test_whatever_stands_in_its_memory_it_goes_on(text: str) -> None:
     site = Site(request())
-    site.world[CONFIG_MAPS][site.lifecycle.key]["metadata"]["annotations"][MEMORY] = text
+    site.world[CONFIG_MAPS][site.key]["metadata"]["annotations"][MEMORY] = text
     site.delivered()
     plan = site.turn()
     assert len(plan.apply) == 2

@@ -12,9 +12,9 @@ from scripted_api import scripted_api
 
 from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key
-from modelyard.reconcile.acting import act, look
 from modelyard.reconcile.dispatch import Claim
 from modelyard.reconcile.plan import Plan, Subject, Want, World
+from modelyard.reconcile.run_view import act, look
 
 RUN = "ConfigMap/batch-of-3/0123"
 

@@ -1,0 +1,80 @@
+"""The objects of a lifecycle's run, from its parameters: one that a person names, or those that reconcile claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from prefect.runtime import flow_run
+
+from modelyard.objects import Key
+from modelyard.reconcile.dispatch import PATIENCE
+from tasks.reconcile import BY_ID
+from tasks.steps import RunRef
+
+
+class LifecycleParameters(Protocol):
+    """The parameters that the flows of all lifecycles have in common."""
+
+    @property
+    def name(self) -> str:
+        """Name of the object that a person asks for."""
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+
+    @property
+    def wait(self) -> bool:
+        """Whether the run stays for the end."""
+
+    @property
+    def timeout_seconds(self) -> float:
+        """Time limit of a run that stays, in seconds."""
+
+    @property
+    def controller_namespace(self) -> str:
+        """Namespace of the controller."""
+
+    @property
+    def run(self) -> str:
+        """Claim under which a run of reconcile works; empty for others."""
+
+    @property
+    def objects(self) -> list[str]:
+        """Objects of a run of reconcile, as ``NAMESPACE/NAME``."""
+
+
+class RunOrder(NamedTuple):
+    """A run's reference and objects. ``by_hand``: a person or a pipeline started it, and it claims the object itself.
+
+    ``stays``: it waits for the end, ``seconds`` at most; otherwise ``seconds`` where there is nothing to write.
+    ``attempt`` counts the times that the flow run has begun: from the second on, what failed is tried again at once.
+    """
+
+    ref: RunRef
+    keys: Sequence[Key]
+    by_hand: bool
+    stays: bool
+    seconds: float
+    attempt: int = 1
+
+    @property
+    def claims(self) -> bool:
+        """Return whether the run takes its objects over."""
+        return self.by_hand or self.attempt > 1
+
+    @classmethod
+    def of(cls, parameters: LifecycleParameters, lifecycle: str) -> RunOrder:
+        """Return the order of the current flow run."""
+        by_hand = not parameters.run
+        ref = RunRef(lifecycle, parameters.controller_namespace, parameters.run or f"{BY_ID}{flow_run.id}")
+        keys = [Key(parameters.namespace, parameters.name)] if by_hand else list(map(key_named, parameters.objects))
+        stays = by_hand and parameters.wait
+        seconds = parameters.timeout_seconds if stays else PATIENCE
+        return cls(ref, keys, by_hand, stays, seconds, flow_run.run_count or 1)
+
+
+def key_named(text: str) -> Key:
+    """Return the key that ``NAMESPACE/NAME`` stands for."""
+    return Key(*text.split("/", 1))

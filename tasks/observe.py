@@ -1,0 +1,114 @@
+"""Readings that plans of a step need and the API server does not hold. Each is left with the run's lifecycle.
+
+Each function returns the seconds until the next reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from modelyard.benchmarks.world import BENCHMARK_JOBS
+from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.routed import read_routed
+from modelyard.metrics.served import read_served
+from modelyard.models.following import read_progress
+from modelyard.models.lifecycle import ModelDelivery
+from modelyard.models.names import BASE_MODELS
+from modelyard.objects import Key
+from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.progress import object_of
+from modelyard.reconcile.plan import StepId
+from modelyard.reconcile.run_view import RunView
+from modelyard.routing.rolling import RouteReading, RouteWatch
+from modelyard.routing.route_roll_out import RouteRollOuts
+from modelyard.workloads.gates import GateReading, GateWatch
+from modelyard.workloads.lifecycle import RollOut
+from modelyard.workloads.world import INFERENCE_SERVICES
+from tasks.children import ChildKind, follow_child
+
+EVERY = 5.0
+"""Seconds between two readings."""
+
+
+async def read_transfer(view: RunView, home: str, key: Key, step: StepId) -> float:
+    """Read how far the transfer of a model to a node is."""
+    lifecycle = view.lifecycle
+    assert isinstance(lifecycle, ModelDelivery)
+    leg = next((leg for leg in lifecycle.seen.get(key, ()) if leg.node == step.item), None)
+    if leg is not None and (progress := await read_progress(view.cluster, leg)) is not None:
+        lifecycle.progress[key, step.item] = progress
+    return EVERY
+
+
+async def compare_revisions(view: RunView, home: str, key: Key, step: StepId) -> float:
+    """Read from Prometheus how the updated pods of a service serve, and how those before them did."""
+    lifecycle = view.lifecycle
+    assert isinstance(lifecycle, RollOut)
+    here = lifecycle.seen.get(key)
+    if here is not None and here.watch is not None and lifecycle.readings is not None:
+        lifecycle.readings[key] = await read_gate(here.watch, view.cluster.now())
+    return EVERY
+
+
+async def read_gate(watch: GateWatch, at: float) -> GateReading:
+    """Return how the pods of both revisions served until ``at`` (epoch seconds), or why nothing could be read."""
+    over, end = watch.over(at), min(at, watch.until)
+    try:
+        async with Prometheus(PrometheusSettings().at(watch.gate.prom_server_address)) as prometheus:
+            new = await read_served(prometheus, watch.namespace, over, end)
+            window = watch.gate.window_seconds
+            old = new if watch.beside else await read_served(prometheus, watch.namespace, window, watch.since)
+        return GateReading(at, *watch.sides(new, old))
+    except Exception as error:  # it is reported, and tried again
+        problem = str(error) if isinstance(error, PrometheusError) else f"{type(error).__name__}: {error}"
+        return GateReading(at, problem=problem)
+
+
+async def compare_servers(view: RunView, home: str, key: Key, step: StepId) -> float:
+    """Read from Prometheus what the routers sent to each ModelServer, and how it was answered.
+
+    ``home`` is the namespace of the routers.
+    """
+    lifecycle = view.lifecycle
+    assert isinstance(lifecycle, RouteRollOuts)
+    here = lifecycle.seen.get(key)
+    if here is None or here.watch is None or lifecycle.readings is None:
+        return 1.0
+    lifecycle.readings[key] = await _route_reading(home, here.watch, view.cluster.now())
+    return here.watch.every
+
+
+async def _route_reading(routers: str, watch: RouteWatch, at: float) -> RouteReading:
+    mine, theirs = watch.spans(at)
+    try:
+        async with Prometheus(PrometheusSettings()) as prometheus:
+            new, old = await asyncio.gather(
+                read_routed(prometheus, routers, watch.route, (watch.new,), *mine),
+                read_routed(prometheus, routers, watch.route, watch.old, *theirs),
+            )
+            return RouteReading(at, watch.since, new, old)
+    except PrometheusError as error:
+        return RouteReading(at, watch.since, problem=str(error))
+
+
+async def follow_children(view: RunView, home: str, key: Key, step: StepId) -> float:
+    """Start the child run that works on the step's object, and follow it."""
+    lifecycle = view.lifecycle
+    assert isinstance(lifecycle, Onboarding)
+    here = lifecycle.seen.get(key)
+    obj = object_of(here, step) if here is not None else None
+    if obj is None:
+        return 1.0
+    child, kind = CHILDREN[obj["kind"]]
+    return await follow_child(child, kind, obj, home)
+
+
+CHILDREN = {
+    kind.kind: (ChildKind(deployment, parameters), kind)
+    for kind, deployment, parameters in (
+        (BASE_MODELS, "deliver/deliver", {"kind": "BaseModel"}),
+        (INFERENCE_SERVICES, "roll-out/roll-out", {"kind": "InferenceService"}),
+        (BENCHMARK_JOBS, "benchmark/benchmark", {}),
+    )
+}
+"""By the kind of the object."""

@@ -1,0 +1,164 @@
+"""The steps of all lifecycles as Prefect tasks: each writes its part of an object's plan and waits until it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from prefect import get_run_logger, task
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from modelyard.cluster import Cluster, ClusterSettings
+from modelyard.objects import Key
+from modelyard.objects.documents import cut
+from modelyard.reconcile.plan import PlanStep, StepId
+from modelyard.reconcile.run_view import (
+    LONGEST_WAIT,
+    Acted,
+    RunView,
+    StayLimits,
+    StepFailed,
+    Superseded,
+    carry_out_step,
+    run_steps,
+)
+from tasks.journal import ProgressBar
+from tasks.registry import REGISTRY, Observe, step_kind
+from tasks.stage import RETRIED
+
+MOST_LOGGED = 200
+"""Characters of a step's message that are logged; the object's status has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRef:
+    """The run that a step belongs to: its lifecycle (``REGISTRY``), the controller's namespace, its name in claims."""
+
+    lifecycle: str
+    home: str
+    run: str
+
+
+@dataclass(eq=False)
+class OpenRun:
+    """The connection of a run, the plans of its objects, and its progress artifact, shared by all its steps."""
+
+    view: RunView
+    progress: ProgressBar | None = None
+    users: int = 0
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+
+_open: dict[tuple[asyncio.AbstractEventLoop, RunRef], OpenRun] = {}
+_opening = asyncio.Lock()
+
+
+@asynccontextmanager
+async def open_run(ref: RunRef, title: str = "") -> AsyncIterator[OpenRun]:
+    """Open the run, or share what is open of it in this event loop; closed when nobody uses it any more.
+
+    With a ``title`` it has a progress artifact.
+    """
+    place = asyncio.get_running_loop(), ref
+    async with _opening:
+        if place not in _open:
+            _open[place] = await _opened(ref, title)
+        run = _open[place]
+        run.users += 1
+    try:
+        yield run
+    finally:
+        run.users -= 1
+        if not run.users:
+            del _open[place]
+            await run.stack.aclose()
+
+
+async def _opened(ref: RunRef, title: str) -> OpenRun:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(Cluster.connect(ClusterSettings()))
+        entry = REGISTRY[ref.lifecycle]
+        run = OpenRun(await stack.enter_async_context(RunView(cluster, entry.create(ref.home), ref.run)))
+        if title:
+            run.progress = await stack.enter_async_context(ProgressBar(f"{entry.flow}-progress", title, every=5.0))
+        run.stack = stack.pop_all()
+    return run
+
+
+@task(**RETRIED)
+async def run_step(ref: RunRef, key: Key, step: StepId, seconds: float, stays: bool) -> str:
+    """Write the step's part of the object's plan until it is done, ``seconds`` at most where it would only wait.
+
+    Returns its last message. Repeated, it goes on from what is in the cluster. Raises ``StepFailed`` and ``GivenUp``.
+    """
+    log, last = get_run_logger(), ""
+    kind = step_kind(ref.lifecycle, step)
+    async with open_run(ref) as run:
+
+        async def report(state: PlanStep) -> None:
+            nonlocal last
+            if state.message and state.message != last:
+                last = state.message
+                log.info("%s", cut(last, MOST_LOGGED))
+            if run.progress is not None and state.progress is not None:
+                run.progress.tell(str(key) if kind.in_order else f"{key} {step}", state.progress)
+
+        limits = StayLimits(time.monotonic() + seconds, stays)
+        work = asyncio.create_task(carry_out_step(run.view, key, step, limits, report))
+        observing = asyncio.create_task(_observe(run.view, ref, kind.observe, key, step))
+        try:
+            await asyncio.wait([work, observing], return_when=asyncio.FIRST_COMPLETED)
+            if observing.done() and not work.done():
+                observing.result()
+            return await work
+        except Superseded as error:  # the run finds out, too, and ends as such
+            log.warning("Stopping: %s", error)
+            return str(error)
+        finally:
+            work.cancel()
+            observing.cancel()
+            await asyncio.wait([work, observing])
+
+
+async def _observe(view: RunView, ref: RunRef, observe: Observe | None, key: Key, step: StepId) -> None:
+    """Take readings again and again; without any, return at once. Raises ``StepFailed``."""
+    pause = LONGEST_WAIT
+    while observe is not None:
+        try:
+            pause = await observe(view, ref.home, key, step)
+        except StepFailed:
+            raise
+        except Exception as error:  # the plan does without, and says so
+            get_run_logger().debug("%s of %s could not be observed: %s", step, key, error)
+        await asyncio.sleep(pause)
+
+
+async def run_lifecycle(ref: RunRef, keys: Iterable[Key], seconds: float, stays: bool) -> Acted:
+    """Run all steps of these objects, each as a task run of its own, until nothing is left to write or to wait for."""
+    end = time.monotonic() + seconds
+
+    def start(key: Key, step: StepId) -> asyncio.Future[str]:
+        title = step_kind(ref.lifecycle, step).name(key, step)
+        named = run_step.with_options(name=step.name or "publish status", task_run_name=title)
+        return asyncio.ensure_future(named(ref, key, step, max(0.0, end - time.monotonic()), stays))
+
+    async with open_run(ref) as run:
+        return await run_steps(run.view, keys, start, StayLimits(end, stays))
+
+
+def cut_short(acted: Acted) -> State[str] | None:
+    """Return the state of a run that could not do its work; ``None``: it did."""
+    if acted.lost:
+        names = ", ".join(_name(key) for key in sorted(acted.lost))
+        return Completed(name="Superseded", message=f"Another run has taken over: {names}")
+    if acted.failed:
+        return Failed(message="; ".join(f"{_name(key)}: {why}" for key, why in acted.failed.items()))
+    return None
+
+
+def _name(key: Key) -> str:
+    return str(key) if key.namespace else key.name
