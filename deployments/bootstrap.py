@@ -14,8 +14,8 @@ from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 
 from deployments import automations, checks, queues
-from deployments.pool import create_work_pool
 from deployments.profile import POOL, PREFECT_FILE, WORKER_PROFILE, environment
+from deployments.work_pool import OpenWorkPool, create_work_pool
 from flows.forms import Unseen
 from flows.parameters import AutoscaleParameters
 
@@ -55,7 +55,10 @@ async def bootstrap(
         _fail_on(await checks.authentication_problems(client, without_authentication))
         _fail_on(await checks.version_problems(client))
         say(f"Prefect server: {client.api_url}")
-        say(f"work pool {pool}: {await create_work_pool(client, pool)}")
+        try:
+            say(f"work pool {pool}: {await create_work_pool(client, pool)}")
+        except OpenWorkPool as error:
+            raise BootstrapFailed([str(error)]) from None
         for line in await queues.apply(client, pool):
             say(f"work queue {line}")
         with TemporaryDirectory(prefix="modelyard-bootstrap-") as folder:

@@ -24,7 +24,6 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterExpectedStartTime,
@@ -36,7 +35,6 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.exceptions import ObjectAlreadyExists
 from prefect.logging import get_logger
 from prefect.logging.configuration import setup_logging
 from prefect.settings import get_current_settings
@@ -46,22 +44,10 @@ from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, Proc
 
 from deployments.checks import UNKNOWN
 from deployments.orphans import SURE_AFTER, OrphanSearch, worker_name
+from deployments.work_pool import TEMPLATES
 from flows.own_state import UNRESPONSIVE
 from modelyard.ports import check_listenable, describe_listen_error
 
-TEMPLATE: dict[str, Any] = {
-    # No placeholder, and no `env`, which Prefect would merge with a run's: whoever may create a run chooses its
-    # parameters, but neither the command, nor the folder, nor the environment.
-    "job_configuration": {
-        # One interpreter start instead of two. The zombie automation counts on the heartbeat, whoever runs the worker.
-        "command": "env PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30 python -m prefect.engine",
-        # Paths in parameters are those of the worker's folder, as on the command line.
-        "working_dir": ".",
-        "stream_output": True,
-    },
-    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
-}
-"""The base job template of the pool."""
 EVERY = 60.0
 """Seconds from one look at the runs to the next."""
 AGAIN = 5.0
@@ -289,26 +275,13 @@ async def _set(client: PrefectClient, runs: Sequence[FlowRun], state: State[Any]
     return await asyncio.gather(*(one(run) for run in runs))
 
 
-async def create_work_pool(client: PrefectClient, name: str) -> str:
-    """Make sure that the pool exists and, if it is of type process, has our template; what was done, in a word."""
-    try:
-        await client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=TEMPLATE))
-    except ObjectAlreadyExists:
-        pool = await client.read_work_pool(name)
-        # A pool of another type (kubernetes) is the operator's choice, and so is what its template leaves open.
-        if pool.type == "process":
-            await client.update_work_pool(name, WorkPoolUpdate(base_job_template=TEMPLATE))
-        return f"exists (type {pool.type}{', paused' if pool.is_paused else ''})"
-    return "created"
-
-
 class PoolWorker(
     ProcessWorker, abc.ABC
 ):  # abc.ABC keeps it out of Prefect's registry, where "process" is Prefect's own
     """A process worker that puts right what is amiss in its pool, before it starts anything that is due."""
 
     def __init__(self, pool: str, limit: int) -> None:
-        super().__init__(work_pool_name=pool, name=worker_name(), limit=limit, base_job_template=TEMPLATE)
+        super().__init__(work_pool_name=pool, name=worker_name(), limit=limit, base_job_template=TEMPLATES["process"])
         self._pool = pool
         self._before: set[UUID] | None = None
         self._living: set[UUID] = set()

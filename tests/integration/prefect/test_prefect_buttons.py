@@ -27,9 +27,9 @@ from prefect_support import until
 
 from deployments.bootstrap import deploy, deployment_names, read
 from deployments.checks import read_deployments, schedule_problems
-from deployments.pool import create_work_pool
 from deployments.profile import ROOT
 from deployments.server import PrefectServer
+from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 from modelyard.cluster import NAMESPACES, Cluster
 from modelyard.local.stack import LocalStack

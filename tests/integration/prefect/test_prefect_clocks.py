@@ -14,8 +14,9 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect_support import until
 
-from deployments.pool import create_work_pool, server_time
+from deployments.pool import server_time
 from deployments.server import PrefectServer
+from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)

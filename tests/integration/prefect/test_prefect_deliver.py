@@ -25,8 +25,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import State
 from prefect_support import until
 
-from deployments.pool import create_work_pool
 from deployments.server import PrefectServer
+from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 from flows.deliver import deliver, verify_models
 from flows.reconcile import reconcile

@@ -20,7 +20,7 @@ from uuid import UUID
 import httpx
 import pytest
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolUpdate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -38,9 +38,10 @@ from recording_loop import FileLease, recorded
 
 from deployments import automations, checks, queues
 from deployments.bootstrap import bootstrap, deploy, deployment_names, write_with_parameters
-from deployments.pool import AGAIN, LATE_AFTER, STUCK_AFTER, TEMPLATE, Amiss, Patience, create_work_pool, put_right
+from deployments.pool import AGAIN, LATE_AFTER, STUCK_AFTER, Amiss, Patience, put_right
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
+from deployments.work_pool import TEMPLATES, OpenWorkPool, create_work_pool
 from deployments.worker import POOL, PrefectWorker
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -72,7 +73,7 @@ async def test_the_bootstrap_installs_everything_and_may_be_repeated(
     bootstrapped: list[str], client: PrefectClient
 ) -> None:
     first, second = bootstrapped
-    assert "work pool modelyard: created" in first
+    assert "work pool modelyard: created (type process)" in first
     assert "automation modelyard-zombies: created" in first
     assert "work queue runs: created, 5 runs at a time" in first
     assert "work pool modelyard: exists (type process)" in second
@@ -298,7 +299,17 @@ async def test_an_older_pool_is_closed_too(client: PrefectClient) -> None:
     await client.update_work_pool("older", WorkPoolUpdate(base_job_template=before))
     assert (await client.read_work_pool("older")).base_job_template == before
     assert await create_work_pool(client, "older") == "exists (type process)"
-    assert (await client.read_work_pool("older")).base_job_template == TEMPLATE
+    assert (await client.read_work_pool("older")).base_job_template == TEMPLATES["process"]
+
+
+async def test_a_pool_of_another_type_that_takes_variables_is_refused(client: PrefectClient) -> None:
+    given = ProcessWorker.get_default_base_job_template()
+    await client.create_work_pool(WorkPoolCreate(name="open", type="docker", base_job_template=given))
+    with pytest.raises(OpenWorkPool, match="the work pool open"):
+        await create_work_pool(client, "open")
+    assert (await client.read_work_pool("open")).base_job_template == given, "it is the operator's"
+    await client.update_work_pool("open", WorkPoolUpdate(base_job_template=TEMPLATES["process"]))
+    assert await create_work_pool(client, "open") == "exists (type docker)"
 
 
 async def test_an_older_pool_gets_the_queues_and_a_limit_that_somebody_set_stays(client: PrefectClient) -> None:

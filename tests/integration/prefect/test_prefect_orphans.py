@@ -14,7 +14,8 @@ from prefect.states import Running
 from prefect_support import until
 
 from deployments.orphans import SURE_AFTER, OrphanSearch
-from deployments.pool import create_work_pool, server_time
+from deployments.pool import server_time
+from deployments.work_pool import create_work_pool
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

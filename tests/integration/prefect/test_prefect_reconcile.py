@@ -29,8 +29,8 @@ from prefect.states import Crashed
 from prefect_support import until
 
 from deployments import queues
-from deployments.pool import create_work_pool
 from deployments.server import PrefectServer
+from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 from flows.own_state import UNRESPONSIVE
 from flows.parameters import ReconcileParameters

@@ -13,20 +13,20 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Pending, Running, Scheduled
-from prefect.workers.process import ProcessJobConfiguration
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 from deployments.pool import (
     AGAIN,
     LATE_AFTER,
     LONGEST,
     OVERDUE_AFTER,
-    TEMPLATE,
     Patience,
     Short,
     amiss,
     passed,
     stuck,
 )
+from deployments.work_pool import TEMPLATES, takes_variables
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEPLOYMENTS = [uuid4() for _ in range(3)]
@@ -163,8 +163,17 @@ async def test_no_job_variable_changes_what_is_executed() -> None:
     """Whatever got past the server's check: what the worker makes of it."""
     said = {"command": "touch /tmp/stolen", "working_dir": "/etc", "env": {"PYTHONPATH": "/tmp"}, "env.LD_PRELOAD": "x"}
     nowhere = PrefectClient("http://127.0.0.1:9/api")
-    made = await ProcessJobConfiguration.from_template_and_values(TEMPLATE, said, client=nowhere)
-    plain = await ProcessJobConfiguration.from_template_and_values(TEMPLATE, {}, client=nowhere)
+    made = await ProcessJobConfiguration.from_template_and_values(TEMPLATES["process"], said, client=nowhere)
+    plain = await ProcessJobConfiguration.from_template_and_values(TEMPLATES["process"], {}, client=nowhere)
     assert made == plain
-    assert made.command == TEMPLATE["job_configuration"]["command"]
+    assert made.command == TEMPLATES["process"]["job_configuration"]["command"]
     assert made.env == {}
+
+
+def test_our_templates_take_no_variables_and_those_that_prefect_makes_do() -> None:
+    assert not any(takes_variables(template) for template in TEMPLATES.values())
+    assert takes_variables(ProcessWorker.get_default_base_job_template())
+    plain = TEMPLATES["process"]
+    assert takes_variables({**plain, "job_configuration": {"command": "{{ command }}"}})
+    assert takes_variables({**plain, "job_configuration": {"env": {}}}), "Prefect merges a run's into it"
+    assert takes_variables({**plain, "variables": {"type": "object", "properties": {}}})

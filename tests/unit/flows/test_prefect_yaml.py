@@ -21,9 +21,9 @@ from deployments.bootstrap import closed, deployment_names, read, write_with_par
 from deployments.checks import CAPS, installed, package_problems
 from deployments.demo.manifests import flow_parameters
 from deployments.demo.scenario import Scenario
-from deployments.pool import TEMPLATE
 from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, free_port, read_profile
 from deployments.stack import write_prefect_file
+from deployments.work_pool import TEMPLATES
 from deployments.worker import POOL
 from flows.parameters import AutoscaleParameters, ReconcileParameters
 
@@ -90,7 +90,7 @@ def test_a_form_without_what_a_run_needs_is_refused_by_the_server(deployment: di
 def test_a_deployment_runs_in_our_pool_with_one_interpreter_start(deployment: dict[str, Any]) -> None:
     assert deployment["work_pool"]["name"] == POOL
     assert set(deployment["work_pool"]) == {"name", "work_queue_name"}
-    assert TEMPLATE["job_configuration"]["command"].endswith(" python -m prefect.engine")
+    assert TEMPLATES["process"]["job_configuration"]["command"].endswith(" python -m prefect.engine")
     assert "concurrency_limit" not in deployment, (
         "a server restart could kill a healthy run; the Lease keeps writers apart"
     )
@@ -187,7 +187,7 @@ def test_zombies_are_runs_that_miss_ten_heartbeats_so_that_a_starved_machine_has
     trigger: Any = zombies.trigger
     beat = int(read_profile(WORKER_PROFILE)["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
     assert trigger.within.total_seconds() == 10 * beat
-    assert f"PREFECT_FLOWS_HEARTBEAT_FREQUENCY={beat} " in TEMPLATE["job_configuration"]["command"]
+    assert f"PREFECT_FLOWS_HEARTBEAT_FREQUENCY={beat} " in TEMPLATES["process"]["job_configuration"]["command"]
     assert zombies.actions[0].state.value == "CRASHED"  # type: ignore[union-attr]
 
 
