@@ -49,7 +49,7 @@ async def create_work_pool(client: PrefectClient, name: str, pool_type: str = "p
         elif takes_variables(pool.base_job_template):
             raise OpenWorkPool(
                 f"The base job template of the work pool {name} (type {pool.type}) takes variables: whoever may "
-                "create a run chooses what is executed. Remove its placeholders, variables and `env`, or name another --pool"
+                "create a run chooses what is executed. Remove its variables and `env`, or name another --pool"
             ) from None
         return f"exists (type {pool.type}{', paused' if pool.is_paused else ''})"
     return f"created (type {pool_type})"
