@@ -15,7 +15,7 @@ from prefect.client.schemas.actions import DeploymentUpdate
 
 from deployments import automations, checks, queues
 from deployments.profile import POOL, PREFECT_FILE, WORKER_PROFILE, environment
-from deployments.work_pool import OpenWorkPool, create_work_pool
+from deployments.work_pool import OpenWorkPool, RunPods, create_work_pool
 from flows.forms import Unseen
 from flows.parameters import AutoscaleParameters
 
@@ -39,6 +39,8 @@ class BootstrapFailed(RuntimeError):
 async def bootstrap(
     *,
     pool: str = POOL,
+    pool_type: str | None = None,
+    pods: RunPods | None = None,
     prefect_file: Path = PREFECT_FILE,
     autoscale: Mapping[str, Any] | None = None,
     without_authentication: bool = False,
@@ -46,8 +48,8 @@ async def bootstrap(
 ) -> None:
     """Check, create the work pool and its queues, deploy, apply the automations, check. Raises ``BootstrapFailed``.
 
-    ``autoscale`` is merged into the autoscale deployments' parameters. ``without_authentication``: a server of another
-    machine may let anybody in.
+    ``pool_type`` and ``pods`` are those of ``create_work_pool``. ``autoscale`` is merged into the autoscale
+    deployments' parameters. ``without_authentication``: a server of another machine may let anybody in.
     """
     _fail_on(checks.package_problems(checks.installed()) + checks.settings_problems())
     async with get_client() as client:
@@ -56,7 +58,7 @@ async def bootstrap(
         _fail_on(await checks.version_problems(client))
         say(f"Prefect server: {client.api_url}")
         try:
-            say(f"work pool {pool}: {await create_work_pool(client, pool)}")
+            say(f"work pool {pool}: {await create_work_pool(client, pool, pool_type, pods)}")
         except OpenWorkPool as error:
             raise BootstrapFailed([str(error)]) from None
         for line in await queues.apply(client, pool):

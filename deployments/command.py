@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,14 @@ from modelyard.cli.main import app, main
 
 LIMIT = 16
 """Flow runs at a time: all work queues full, and of both shifts the writer, its standby and the one that follows."""
+
+
+class PoolType(StrEnum):
+    """Types of work pools that Modelyard has a base job template for."""
+
+    PROCESS = "process"
+    KUBERNETES = "kubernetes"
+
 
 demonstrations = typer.Typer(
     help="One model, two accelerators, real traffic, scaled by the deployed flow; or models, services, the router."
@@ -140,6 +149,13 @@ def worker(
 @app.command()
 def bootstrap(
     pool: Annotated[str, typer.Option(help="Work pool to create.")] = POOL,
+    pool_type: Annotated[
+        PoolType | None, typer.Option(help="Its type.  [default: that of an existing pool, else process]")
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Namespace of the runs' pods (type kubernetes).")
+    ] = options.HOME,
+    image: Annotated[str | None, typer.Option(help="Image of the runs' pods (type kubernetes).")] = None,
     prefect_file: Annotated[Path, typer.Option(help="What to deploy.", show_default="ours")] = PREFECT_FILE,
     autoscale: Annotated[
         str,
@@ -151,14 +167,19 @@ def bootstrap(
 ) -> None:
     """Install Modelyard on the Prefect server at PREFECT_API_URL, and prove that its schedules run. Safe to repeat."""
     given = options.json_object(autoscale, "--autoscale")
+    if pool_type == PoolType.KUBERNETES and not image:
+        raise options.UsageError("--image: required by --pool-type kubernetes, such as modelyard:0.1.0")
     from pydantic import ValidationError
 
     from deployments.bootstrap import bootstrap as install
+    from deployments.work_pool import RunPods
 
     try:
         asyncio.run(
             install(
                 pool=pool,
+                pool_type=pool_type,
+                pods=RunPods(namespace, image) if image else None,
                 prefect_file=prefect_file,
                 autoscale=given,
                 without_authentication=without_authentication,

@@ -115,7 +115,7 @@ async def onboarded(
     files = {f"{MISTRAL}/{k}": v for k, v in small_model("mistral", "MistralForCausalLM", 2).items()}
     async with Sources({}, {"models": files}) as sources:
         await cluster.create(CONFIG_MAPS, allowed(sources))
-        await install(cluster, stack.kubeconfig, arguments=["--access-log", "none"])
+        await install(cluster, arguments=["--access-log", "none"])
         stage = Stage(stack, prefect, cluster, sources, show, flows)
         try:
             for copy in scenario.copies:

@@ -296,7 +296,7 @@ def router(
 
     async def apply() -> str:
         async with Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)) as cluster:
-            return await install(cluster, stack.kubeconfig, replicas, arguments or ())
+            return await install(cluster, replicas, arguments or ())
 
     url = asyncio.run(apply())
     typer.echo(f'export CURL_HOME="{stack.paths.root}"')

@@ -1,9 +1,10 @@
 """From a container of a pod spec to the local process that stands for it: its variables and its command line.
 
-Only images under `modelyard.dev/` are run: the agent executes on the user's own machine, without isolation, so it must
-never execute what somebody meant for a container. `modelyard.dev/simulated-engine` is our engine and
-`modelyard.dev/simulated-router` the router before engines for prefill and decode; every other image under that name is
-an empty one, whose container's command is run as it is; the command `modelyard` is our own.
+Only `modelyard` and images under `modelyard.dev/` are run: the agent executes on the user's own machine, without
+isolation, so it must never execute what somebody meant for a container. `modelyard` is the image of
+`deployments/kubernetes/Containerfile`, `modelyard.dev/simulated-engine` our engine and `modelyard.dev/simulated-router`
+the router before engines for prefill and decode. Every other image under that name is an empty one, whose container's
+command is run as it is. The programs `modelyard`, `prefect` and `python` are those of the agent's own installation.
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ from modelyard.local.processes import python_path_environment
 _HERE = re.compile(r"(?<![\w.:-])(?:127\.0\.0\.1|localhost)(?=:(\d+)(?!\d))")
 _ANYWHERE = re.compile(r"(?<![\w.:-])0\.0\.0\.0(?![\w.])")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+IMAGE = "modelyard"
 IMAGE_PREFIX = "modelyard.dev/"
 ENGINE_IMAGE = "modelyard.dev/simulated-engine"
 _MODULES = {ENGINE_IMAGE: "modelyard.engine", "modelyard.dev/simulated-router": "modelyard.engine.router"}
+_PROGRAMS = {"modelyard": ("-m", "deployments.command"), "prefect": ("-m", "prefect"), "python": ()}
+"""Arguments to this interpreter for the programs of our image."""
+_IMAGE_ENV = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false"}
+"""Of what the Containerfile sets, what a process here would not have anyway."""
+_PROJECT = Path(__file__).resolve().parents[3]
 _ENGINE_PORT = 8000
 # What a program needs of the machine to run at all; everything else a container gets from its spec alone.
 _INHERITED = (
@@ -105,39 +112,33 @@ def plan(container: Object, env: Mapping[str, str], inside: Inside, pod_name: st
     Raises `CannotRun`: the image is not one of ours, or has nothing to execute.
     """
     image = str(container.get("image") or "")
-    command = [inside(expand(str(part), env)) for part in container.get("command") or []]
-    arguments = [inside(expand(str(part), env)) for part in container.get("args") or []]
-    if not image.startswith(IMAGE_PREFIX):
+    argv = [inside(expand(str(part), env)) for key in ("command", "args") for part in container.get(key) or []]
+    if repository(image) != IMAGE and not image.startswith(IMAGE_PREFIX):
         raise CannotRun(
             "ImageNotRunnable",
             f"container {container.get('name')}: the local cluster has no container engine and runs no {image!r}; "
-            f"it runs {ENGINE_IMAGE} and commands of images under {IMAGE_PREFIX}",
+            f"it runs {ENGINE_IMAGE} and commands of {IMAGE} and of images under {IMAGE_PREFIX}",
             permanent=True,
         )
-    if command[:1] == ["modelyard"]:  # the very program that runs, wherever it is installed
-        argv = [sys.executable, "-m", "modelyard.cli.main", *command[1:], *arguments]
-    elif command:
-        argv = command + arguments
-    elif module := _MODULES.get(repository(image)):
-        argv = [
-            sys.executable,
-            "-m",
-            module,
-            *_engine_address(container, arguments, inside.address),
-            *arguments,
-        ]
-    else:
+    module = _MODULES.get(repository(image))
+    if module and not container.get("command"):
+        argv = [sys.executable, "-m", module, *_engine_address(container, argv, inside.address), *argv]
+    elif not argv:
         raise CannotRun(
             "ImageNotRunnable",
             f"container {container.get('name')}: the image {image!r} has no program of its own; set its command",
             permanent=True,
         )
+    elif argv[0] in _PROGRAMS:  # of the installation that runs, wherever that is
+        argv = [sys.executable, *_PROGRAMS[argv[0]], *argv[1:]]
     base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     base |= python_path_environment() | {"PYTHONUNBUFFERED": "1", "HOSTNAME": pod_name}
+    if repository(image) == IMAGE:
+        base |= _IMAGE_ENV
     # What was obtained once is there for every pod, wherever its HOME is.
     base["MODELYARD_CACHE"] = str(cache_dir())
-    folder = inside(str(container.get("workingDir") or ""))
-    return Launch(argv, {**base, **env}, Path(folder) if Path(folder).is_dir() and folder else None, inside)
+    folder = inside(str(container.get("workingDir") or (_PROJECT if repository(image) == IMAGE else "")))
+    return Launch(argv, {**base, **env}, Path(folder) if folder and Path(folder).is_dir() else None, inside)
 
 
 def _engine_address(container: Object, arguments: list[str], address: str) -> list[str]:

@@ -17,6 +17,7 @@ from modelyard.local.agent.containers import ContainerPlace, ContainerRunner
 from modelyard.local.agent.launch import CannotRun, Inside, Launch, PodPlace, downward, plan, resolve
 from modelyard.local.agent.nodes import Addresses
 from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStore
+from modelyard.local.agent.service_accounts import ACCOUNT_PATH, KUBECONFIG
 from modelyard.local.agent.status import ContainerView, pod_status
 from modelyard.local.agent.volumes import CannotMount, PodVolumes
 from modelyard.local.settings import AgentSettings
@@ -63,8 +64,10 @@ class PodRunner:
         if not self.record.address or not services.addresses.claim(self.record.address):
             self.record.address = services.addresses.take()
         self._place = PodPlace(self.record.address, host_address, self.record.node)
+        settings = services.settings
         self._volumes = PodVolumes(
-            services.cluster, services.settings.files, pod, lambda path: downward(self._pod, path, self._place)
+            *(services.cluster, settings.files, settings.kubeconfig, pod),
+            lambda path: downward(self._pod, path, self._place),
         )
         init_policy = "Never" if self._restart_policy == "Never" else "OnFailure"
         self._init = [self._container(spec, init_policy) for spec in pod["spec"].get("initContainers") or []]
@@ -221,6 +224,8 @@ class PodRunner:
         env = await resolve(self._services.cluster, self._pod, spec, self._place, inside)
         names = self._services.settings.names
         found = {HOSTS_VARIABLE: str(names / "hosts"), "CURL_HOME": str(names)}
+        if account := paths.get(ACCOUNT_PATH):
+            found["KUBECONFIG"] = str(account / KUBECONFIG)
         return plan(spec, found | env, inside, self.record.name)
 
     def _changed(self) -> None:

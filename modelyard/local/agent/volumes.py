@@ -33,11 +33,11 @@ from modelyard.cluster import (
     NotFound,
     Object,
 )
+from modelyard.local.agent.service_accounts import ACCOUNT_PATH, credential_files, request_token
 
 logger = logging.getLogger(__name__)
 
 TERMINATION_LOG = "/dev/termination-log"
-_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _MOST_MESSAGE = 4096
 _MOST_LOG = 2048
 _MOST_LINES = 80
@@ -70,9 +70,12 @@ def _within(folder: Path, name: str, what: str) -> Path:
 class PodVolumes:
     """The folders of one pod. `root` holds those of all Nodes (`nodes`), pods (`pods`) and claims (`claims`)."""
 
-    def __init__(self, cluster: Cluster, root: Path, pod: Object, field: Callable[[str], str]) -> None:
-        """`field` gives the value of a field of the downward API."""
+    def __init__(
+        self, cluster: Cluster, root: Path, kubeconfig: Path, pod: Object, field: Callable[[str], str]
+    ) -> None:
+        """`field` gives the value of a field of the downward API; `kubeconfig` names the cluster for the pod's own."""
         self._cluster = cluster
+        self._kubeconfig = kubeconfig
         self._pod = pod
         self._field = field
         self._node = root / "nodes" / str(pod["spec"]["nodeName"])
@@ -102,11 +105,13 @@ class PodVolumes:
         folders: dict[str, tuple[Path, Object]] = {}
         for mount in container.get("volumeMounts") or []:
             at = mount["mountPath"].rstrip("/")
-            if at and at != _ACCOUNT:  # our pods have no API server at the address that a cluster's have
+            if at and at != ACCOUNT_PATH:
                 folders[at] = (self._folder(volumes[mount["name"]], container), mount)
         log = self._termination_log(container)
         paths = {at: folder / str(mount.get("subPath") or "").lstrip("/") for at, (folder, mount) in folders.items()}
         paths[str(container.get("terminationMessagePath") or TERMINATION_LOG)] = log
+        if any(mount["mountPath"].rstrip("/") == ACCOUNT_PATH for mount in container.get("volumeMounts") or []):
+            paths[ACCOUNT_PATH] = await self._account(container, anew)
         for folder, mount in folders.values():
             files = await self._content(volumes[mount["name"]], paths)
             if files is not None:
@@ -133,6 +138,18 @@ class PodVolumes:
             lines = stream.read().decode("utf-8", "replace").splitlines(keepends=True)
             return "".join(lines[-_MOST_LINES:])
         return ""
+
+    async def _account(self, container: Object, renew: bool) -> Path:
+        """The folder of the ServiceAccount's credentials, with a token of its own for each run of a container."""
+        folder = self._own / "containers" / str(container["name"]) / "account"
+        if renew:
+            try:
+                token = await request_token(self._cluster, self._pod)
+            except ClusterError as error:
+                raise CannotMount(str(error)) from error
+            files = credential_files(self._kubeconfig, self._pod["metadata"]["namespace"], token)
+            await asyncio.to_thread(_write, folder, files)
+        return folder
 
     def _termination_log(self, container: Object) -> Path:
         return self._own / "containers" / str(container["name"]) / "termination-log"

@@ -14,6 +14,10 @@ from modelyard.local.settings import Component
 # Until these releases the plain HTTP ports were on by default, bound to every interface.
 _INSECURE_PORT_GONE = {Component.CONTROLLER_MANAGER: (1, 24), Component.SCHEDULER: (1, 23)}
 
+# Until this release finished Jobs ignored their ttlSecondsAfterFinished.
+_JOB_TTL_GATE = "--feature-gates=TTLAfterFinished=true"
+_JOB_TTL_SINCE = (1, 21)
+
 
 def etcd(cluster: ClusterContext) -> ComponentSpec:
     """One etcd member on a data directory of its own."""
@@ -76,6 +80,8 @@ def apiserver(cluster: ClusterContext) -> ComponentSpec:
         f"--proxy-client-key-file={certificates.private_key(pki, certificates.FRONT_PROXY)}",
         "--profiling=false",
     ]
+    if found < _JOB_TTL_SINCE:
+        argv.append(_JOB_TTL_GATE)
     if Component.CONTROLLER_MANAGER not in cluster.settings.components:
         # Nobody would make the service accounts that this plug-in waits for, so no pod could be created.
         argv.append("--disable-admission-plugins=ServiceAccount")
@@ -102,6 +108,8 @@ def controller_manager(cluster: ClusterContext) -> ComponentSpec:
         f"--cluster-signing-key-file={certificates.private_key(pki, 'ca')}",
         "--use-service-account-credentials=true",
     ]
+    if version(program) < _JOB_TTL_SINCE:
+        argv.append(_JOB_TTL_GATE)
     if Component.AGENT in cluster.settings.components:
         # Endpoints may not be loopback addresses: these would only complain, of every Service, without end.
         argv.append("--controllers=*,-endpoint,-endpointslice")

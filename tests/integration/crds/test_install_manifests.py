@@ -44,7 +44,7 @@ async def roles_installed(control_plane_cluster: Cluster) -> None:
     await install_roles(control_plane_cluster)
 
 
-@pytest.mark.parametrize("document", documents(*resources(), "router.yaml"), ids=named)
+@pytest.mark.parametrize("document", documents(*resources(), "router.yaml", "worker-kubernetes.yaml"), ids=named)
 async def test_the_server_takes_it_without_losing_a_field(
     control_plane_cluster: Cluster, roles_installed: None, document: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -239,7 +239,8 @@ def test_the_example_scaled_object_consumes_the_example_variant() -> None:
 
 def test_every_file_of_the_folder_is_installed_or_a_choice_or_an_example() -> None:
     files = {path.name for path in FOLDER.glob("*.yaml")}
-    assert files == {*resources(), "kustomization.yaml", "rbac-namespaced.yaml", "monitoring.yaml", "router.yaml"}
+    choices = {"rbac-namespaced.yaml", "worker-kubernetes.yaml", "monitoring.yaml", "router.yaml"}
+    assert files == {*resources(), "kustomization.yaml", *choices}
     for path in (FOLDER / "examples").glob("*.yaml"):
         assert all(document["kind"] for document in yaml.safe_load_all(path.read_text(encoding="utf-8")))
 

@@ -57,7 +57,7 @@ class Client:
 
 @pytest.fixture
 async def client(local_stack: LocalStack, local_cluster: Cluster, local_namespace: str) -> AsyncIterator[Client]:
-    await install(local_cluster, local_stack.kubeconfig, 2, ["--poll-seconds", "0.3"])
+    await install(local_cluster, 2, ["--poll-seconds", "0.3"])
     there = Namespace(local_cluster, HOME)
     await there.until(lambda pods: sum(map(is_ready, pods.values())) >= 2, 120)
     spec = {"model": "m", "inferenceEngine": "vLLM", "workloadPort": {"port": 8000}}

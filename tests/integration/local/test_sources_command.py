@@ -72,7 +72,7 @@ async def test_a_hub_and_a_bucket_are_served_and_allowed(
 async def test_the_openai_client_is_given_an_address_that_it_can_resolve(
     local_stack: LocalStack, local_cluster: Cluster
 ) -> None:
-    url = await install(local_cluster, local_stack.kubeconfig, 1)
+    url = await install(local_cluster, 1)
     there = Namespace(local_cluster, HOME)
     await there.until(lambda pods: any(map(is_ready, pods.values())), 120)
     directory = ("--dir", local_stack.paths.root)

@@ -79,7 +79,7 @@ async def space(
     """A namespace with a route ``chat`` to four engines, all of whose requests go to ``old``; and load for it."""
     monkeypatch.setenv("KUBECONFIG", str(local_stack.kubeconfig))
     monkeypatch.setenv("PROMETHEUS_BASE_URL", local_stack.prometheus_url)
-    await install(local_cluster, local_stack.kubeconfig, 1, ["--leave-seconds", "1"])
+    await install(local_cluster, 1, ["--leave-seconds", "1"])
     for name, arguments in ENGINES.items():
         labels = {"app": name}
         container = {

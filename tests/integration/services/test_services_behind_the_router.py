@@ -64,7 +64,7 @@ class Client:
 async def client(
     services: Services, local_stack: LocalStack, local_cluster: Cluster, home: str
 ) -> AsyncIterator[Client]:
-    await install(local_cluster, local_stack.kubeconfig, 1, ["--poll-seconds", "0.3"])
+    await install(local_cluster, 1, ["--poll-seconds", "0.3"])
     settings = (await local_cluster.get(CONFIG_MAPS, CONFIG_MAP, HOME))["data"]
     await local_cluster.create(CONFIG_MAPS, {"metadata": {"name": CONFIG_MAP}, "data": settings}, home)
     resolver = ServiceResolver(HostsFile.found(local_stack.kubeconfig))

@@ -188,6 +188,7 @@ def test_an_option_is_spelled_the_same_everywhere() -> None:
             "gateway",
             "show",
             "fit",
+            "bootstrap",
         )
     }
     assert {command for command, name in seen if name == "settings"} == {"plan", "replay", "autoscale"}

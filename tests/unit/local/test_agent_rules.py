@@ -102,6 +102,21 @@ def test_the_containers_own_port_argument_wins() -> None:
     assert launch.argv[3:] == ["--host", "127.20.1.1", "--port=9000"]
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"command": ["modelyard"], "args": ["router"]}, ["-m", "deployments.command", "router"]),
+        ({"args": ["prefect", "flow-run", "execute"]}, ["-m", "prefect", "flow-run", "execute"]),
+        ({"command": ["python", "-m", "this"]}, ["-m", "this"]),
+    ],
+)
+def test_programs_of_our_image_are_those_of_this_installation(given: dict[str, list[str]], wanted: list[str]) -> None:
+    launch = plan({"name": "c", "image": "modelyard:0.1.0", **given}, {}, Inside("127.20.1.1"), "p")
+    assert launch.argv == [sys.executable, *wanted]
+    assert launch.cwd is not None
+    assert (launch.cwd / "modelyard" / "local").is_dir()
+
+
 def test_the_users_environment_stays_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "private")
     assert "HF_TOKEN" not in plan(ENGINE, {}, Inside("127.20.1.1"), "p").env
@@ -123,6 +138,8 @@ def test_what_was_obtained_once_is_there_for_a_pod_with_another_home(
         {"name": "c", "image": "vllm/vllm-openai", "command": ["vllm"]},
         {"name": "c", "image": "modelyard.dev.evil.example/x", "command": ["rm"]},
         {"name": "c", "image": "docker.io/modelyard.dev/x", "command": ["rm"]},
+        {"name": "c", "image": "evil.example/modelyard:0.1.0", "command": ["rm"]},
+        {"name": "c", "image": "modelyard@sha256:0"},
         {"name": "c", "image": "modelyard.dev/other"},
         {"name": "c"},
     ],
@@ -204,7 +221,7 @@ def hostile(root: Path, *volumes: Object, cluster: Any = None) -> PodVolumes:
     """A pod's volumes; no server is asked for any of these."""
     spec = {"nodeName": "node", "volumes": [{"name": "it", **volume} for volume in volumes]}
     pod = {"metadata": {"namespace": "tenant", "uid": "uid"}, "spec": spec}
-    return PodVolumes(cluster, root, pod, str)
+    return PodVolumes(cluster, root, root / "kubeconfig", pod, str)
 
 
 def container(**mount: str) -> Object:
