@@ -44,6 +44,7 @@ from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, Proc
 
 from deployments.checks import UNKNOWN
 from deployments.orphans import SURE_AFTER, OrphanSearch, worker_name
+from deployments.parents import resume_parents
 from deployments.work_pool import TEMPLATES
 from flows.own_state import UNRESPONSIVE
 from modelyard.ports import check_listenable, describe_listen_error
@@ -215,6 +216,7 @@ async def put_right(
     ending = [run for run in orphans if run.state and run.state.is_cancelling()]
     said = await _set(client, found.stuck, never) + await _set(client, found.passed, past)
     said += await _set(client, [run for run in orphans if run not in ending], lost) + await _set(client, ending, asked)
+    said += await resume_parents(client, pool, now)
     for shift, numbers in patience.allows(found.short, now):
         for number in numbers:
             # The same key for all who look in the same moment, so that several workers start one run.

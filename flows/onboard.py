@@ -17,8 +17,9 @@ from prefect.states import Completed, Failed
 from flows.forms import flat, run_parameters
 from flows.parameters import OnboardParameters
 from flows.run_files import check_run_files
-from modelyard.onboarding.following import OnboardRefused
 from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.start import OnboardRefused
+from modelyard.reconcile.run_view import Superseded
 from tasks.onboard import onboarding_of, report, resolve_load, simulate, start, verify
 from tasks.reconcile import BY_ID
 from tasks.steps import RunRef, cut_short, open_run, run_lifecycle
@@ -54,6 +55,8 @@ async def onboard(parameters: OnboardParameters) -> State[Any]:
             key = await start(ref, parameters.asked(values), flow_run.run_count or 1)
         except (OnboardRefused, ValueError) as refused:
             return Failed(message=str(refused))
+        except Superseded as superseded:
+            return Completed(name="Superseded", message=str(superseded))
         acted = await run_lifecycle(ref, [key], parameters.timeout_seconds if parameters.wait else 0.0, False)
         here, checks = onboarding_of(run).seen.get(key), []
         served = here is not None and here.steps.done and not here.steps.problem

@@ -2,6 +2,10 @@
 
 The object carries the child's claim from the moment it is created, so that ``reconcile`` leaves it to this run, and
 whoever repeats the step finds the same child again. A child that failed is retried as the same run.
+
+``arun_deployment`` is not used: it numbers the task runs that stand for children from 0 in every process, so that
+children of a resumed parent would share those of earlier ones, and one that is cut off leaves a task run that stays
+Pending for ever. Here both the task run and the flow run are created under the child's own key.
 """
 
 from __future__ import annotations
@@ -9,63 +13,129 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
 
-from prefect import get_run_logger
+from prefect import get_run_logger, task
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
-from prefect.client.schemas.objects import FlowRun
-from prefect.deployments import arun_deployment
-from prefect.states import AwaitingRetry
+from prefect.client.schemas.objects import Constant, FlowRun, FlowRunResult, Parameter, State, TaskRunResult
+from prefect.exceptions import ObjectNotFound
+from prefect.runtime import flow_run, task_run
+from prefect.states import AwaitingRetry, Pending
 
-from modelyard.objects import Key, ResourceType
-from modelyard.reconcile.dispatch import Claim, is_own_key
-from modelyard.reconcile.plan import Subject
+from modelyard.cluster import Cluster
+from modelyard.objects import ResourceType
+from modelyard.reconcile.dispatch import Claim, child_claim, is_own_key
+from modelyard.reconcile.plan import CLAIM, Subject
 from modelyard.reconcile.run_limits import RUNS
-from modelyard.reconcile.run_view import StepFailed
-from tasks.reconcile import CHILD_RETRIES
+from tasks.reconcile import BY_HAND, BY_ID, CHILD_RETRIES
 from tasks.run_load import CALL_TIMEOUT
 
 EVERY = 2.0
 """Seconds between two looks at a child's state."""
+FIRST_PAUSE = 10.0
+"""Seconds until a child that failed is retried, three times as long the second time; one that crashed is at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildKind:
-    """The deployment whose runs work on objects of a kind, and what they are given beside the object."""
+    """Kind of objects that child runs work on: their deployment, and its parameters apart from the object."""
 
     deployment: str
+    kind: ResourceType
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def follow_child(child: ChildKind, kind: ResourceType, obj: Mapping[str, Any], home: str) -> float:
-    """Start the run that an object's claim names, unless it exists; run it again if it failed.
+class ChildState(NamedTuple):
+    """State of a child run: whether it goes on, and why it has failed for good (empty: it has not)."""
 
-    Returns the seconds until the next look. Raises ``StepFailed`` where somebody has cancelled it.
-    """
-    subject = Subject.of(kind, obj)
-    claim = Claim.read(subject.claim)
-    if claim is None or not is_own_key(claim.run, subject.ref):  # reconcile claims it, alone or with others
-        return EVERY
+    is_live: bool = True
+    problem: str = ""
+
+
+@task(name="child run")
+def child_run() -> None:
+    """Stand for a child flow run in the graph of its parent: only the task's key is used."""
+
+
+async def follow_child(child: ChildKind, obj: Mapping[str, Any], home: str) -> ChildState:
+    """Start the run that an object's claim names, unless it exists; retry it ``CHILD_RETRIES`` times if it failed."""
+    subject = Subject.of(child.kind, obj)
+    key = _child_key(subject)
+    if not key:  # a run of several objects, which reconcile started
+        return ChildState(is_live=False)
     async with asyncio.timeout(3 * CALL_TIMEOUT), get_client() as client:
-        run = await _read(client, claim.run)
+        run = await _read(client, key)
         if run is None:
-            await _start(client, child, subject, claim.run, home)
-        elif run.state is not None and run.state.is_cancelled():
-            raise StepFailed(f"flow run {run.name!r} was cancelled")
-        elif (
-            run.state is not None
-            and (run.state.is_failed() or run.state.is_crashed())
-            and run.run_count <= CHILD_RETRIES
-        ):
-            get_run_logger().warning("Retrying flow run %s: %s", run.name, run.state and run.state.message)
-            await client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
-    return EVERY
+            return ChildState(problem=await _start(client, child, subject, key, home))
+        state = run.state
+        if state is None or not state.is_final():
+            return ChildState()
+        if state.is_cancelled():
+            return ChildState(False, f"flow run {run.name!r} was cancelled")
+        # Where the object itself has failed, its status says why.
+        if state.is_completed() or (obj.get("status") or {}).get("state") == "Failed":
+            return ChildState(is_live=False)
+        if run.run_count > CHILD_RETRIES:
+            ended = f"{state.type.value.lower()} {run.run_count} times: {state.message}"
+            return ChildState(False, f"flow run {run.name!r} {ended}")
+        pause = 0.0 if state.is_crashed() else FIRST_PAUSE * 3.0 ** (run.run_count - 1)
+        get_run_logger().warning("Retrying flow run %s in %.0f s: %s", run.name, pause, state.message)
+        await _retry(client, run, pause)
+        return ChildState()
 
 
-def _is_to_be_retried(run: FlowRun) -> bool:
-    failed = run.state is not None and (run.state.is_failed() or run.state.is_crashed())
-    return failed and run.run_count <= CHILD_RETRIES
+async def retry_child(cluster: Cluster, child: ChildKind, obj: Mapping[str, Any]) -> None:
+    """Retry the run that an object's claim names, if it ended other than Completed.
+
+    A run of another parent is replaced instead: Prefect cancels it once that parent is cancelled.
+    """
+    subject = Subject.of(child.kind, obj)
+    key, has_failed = _child_key(subject), (obj.get("status") or {}).get("state") == "Failed"
+    if not (key or has_failed):
+        return
+    if key:
+        async with asyncio.timeout(3 * CALL_TIMEOUT), get_client() as client:
+            run = await _read(client, key)
+            if run is None or await _is_left(client, run, has_failed):
+                return
+    claim = str(child_claim(obj, cluster.now()))
+    body = {"metadata": {"uid": subject.uid, "annotations": {CLAIM: claim}}}
+    await cluster.merge_patch(child.kind, subject.key.name, body, subject.key.namespace)
+
+
+async def _is_left(client: PrefectClient, run: FlowRun, has_failed: bool) -> bool:
+    """Return whether the run, retried if need be, does what its object needs."""
+    state, parent = run.state, await _parent(client, run)
+    if state is None or (state.is_completed() and not has_failed):
+        return True
+    if parent is not None and str(parent.id) == flow_run.id:
+        if state.is_final():
+            await _retry(client, run)
+        return True
+    return not state.is_final() and not (
+        parent is not None and parent.state is not None and parent.state.is_cancelled()
+    )
+
+
+async def is_live(run: str) -> bool:
+    """Return whether a run that somebody started by hand, as claims name it, has not ended."""
+    if not BY_HAND.fullmatch(run):
+        return False
+    async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:
+        try:
+            state = (await client.read_flow_run(UUID(run.removeprefix(BY_ID)))).state
+        except ObjectNotFound:
+            return False
+    return state is None or not state.is_final()
+
+
+def _child_key(subject: Subject) -> str:
+    """Return the idempotency key of the object's child run; empty where a run works on it together with others."""
+    claim = Claim.read(subject.claim)
+    return claim.run if claim is not None and is_own_key(claim.run, subject.ref) else ""
 
 
 async def _read(client: PrefectClient, key: str) -> FlowRun | None:
@@ -73,21 +143,44 @@ async def _read(client: PrefectClient, key: str) -> FlowRun | None:
     return next(iter(await client.read_flow_runs(flow_run_filter=chosen, limit=1)), None)
 
 
-async def _start(client: PrefectClient, child: ChildKind, subject: Subject, run: str, home: str) -> None:
-    """Create the run; not before it is known to be missing, since its placeholder would stay for ever otherwise."""
-    key: Key = subject.key
-    await arun_deployment(
-        child.deployment,
-        client=client,
-        timeout=0,
-        idempotency_key=run,
-        flow_run_name=str(subject.ref),
-        work_queue_name=RUNS,
+async def _parent(client: PrefectClient, run: FlowRun) -> FlowRun | None:
+    if run.parent_task_run_id is None:
+        return None
+    parent = (await client.read_task_run(run.parent_task_run_id)).flow_run_id
+    return await client.read_flow_run(parent) if parent is not None else None
+
+
+async def _retry(client: PrefectClient, run: FlowRun, pause: float = 0.0) -> None:
+    state: State[Any] = AwaitingRetry(
+        scheduled_time=datetime.now(UTC) + timedelta(seconds=pause), message="Retried by its parent"
+    )
+    await client.set_flow_run_state(run.id, state)
+
+
+async def _start(client: PrefectClient, child: ChildKind, subject: Subject, key: str, home: str) -> str:
+    """Create the task run that stands for the child, and the child; each is created once, however often this runs."""
+    try:
+        deployment = await client.read_deployment_by_name(child.deployment)
+    except ObjectNotFound:
+        return f"deployment {child.deployment} not found; run `modelyard bootstrap`"
+    name = str(subject.ref)
+    parents: dict[str, list[TaskRunResult | FlowRunResult | Parameter | Constant]]
+    parents = {"__parents__": [TaskRunResult(id=UUID(task_run.id))]}
+    stands_for = await client.create_task_run(
+        child_run, UUID(flow_run.id), key, name=name, state=Pending(), task_inputs=parents
+    )
+    await client.create_flow_run_from_deployment(
+        deployment.id,
         parameters={
             **child.parameters,
-            "name": key.name,
-            "run": run,
-            "objects": [f"{key.namespace}/{key.name}"],
+            "name": subject.key.name,
+            "run": key,
+            "objects": [f"{subject.key.namespace}/{subject.key.name}"],
             "controller_namespace": home,
         },
+        idempotency_key=key,
+        parent_task_run_id=stands_for.id,
+        name=name,
+        work_queue_name=RUNS if deployment.work_pool_name else None,
     )
+    return ""

@@ -16,6 +16,7 @@ from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects import Key
 from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.plan import name_of
 from modelyard.onboarding.progress import object_of
 from modelyard.reconcile.plan import StepId
 from modelyard.reconcile.run_view import RunView
@@ -24,6 +25,7 @@ from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.gates import GateReading, GateWatch
 from modelyard.workloads.lifecycle import RollOut
 from modelyard.workloads.world import INFERENCE_SERVICES
+from tasks.children import EVERY as FOLLOWED
 from tasks.children import ChildKind, follow_child
 
 EVERY = 5.0
@@ -99,16 +101,20 @@ async def follow_children(view: RunView, home: str, key: Key, step: StepId) -> f
     obj = object_of(here, step) if here is not None else None
     if obj is None:
         return 1.0
-    child, kind = CHILDREN[obj["kind"]]
-    return await follow_child(child, kind, obj, home)
+    state = await follow_child(CHILDREN[obj["kind"]], obj, home)
+    if state.problem:
+        lifecycle.failed[key, name_of(obj)] = state.problem
+    if not state.is_live:
+        lifecycle.retried.discard((key, name_of(obj)))
+    return FOLLOWED
 
 
 CHILDREN = {
-    kind.kind: (ChildKind(deployment, parameters), kind)
-    for kind, deployment, parameters in (
-        (BASE_MODELS, "deliver/deliver", {"kind": "BaseModel"}),
-        (INFERENCE_SERVICES, "roll-out/roll-out", {"kind": "InferenceService"}),
-        (BENCHMARK_JOBS, "benchmark/benchmark", {}),
+    child.kind.kind: child
+    for child in (
+        ChildKind("deliver/deliver", BASE_MODELS, {"kind": "BaseModel"}),
+        ChildKind("roll-out/roll-out", INFERENCE_SERVICES, {"kind": "InferenceService"}),
+        ChildKind("benchmark/benchmark", BENCHMARK_JOBS),
     )
 }
 """By the kind of the object."""

@@ -22,8 +22,9 @@ from modelyard.objects.documents import MAX_TEXT, cut
 from modelyard.objects.kinds import SERVICES
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.expected import class_targets, expected
-from modelyard.onboarding.following import OnboardRefused, OnboardRun, retry_failed, take_over
 from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.objects import LABEL, order_key
+from modelyard.onboarding.plan import name_of
 from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.report import (
     LoadCheck,
@@ -34,12 +35,18 @@ from modelyard.onboarding.report import (
     table,
 )
 from modelyard.onboarding.request import OnboardRequest
+from modelyard.onboarding.start import OnboardRefused, retry_failed, take_over
+from modelyard.reconcile.dispatch import Claim
+from modelyard.reconcile.plan import CLAIM
+from modelyard.reconcile.run_view import Superseded
 from modelyard.replay.steady import steady, steady_load
 from modelyard.traffic.replay import Replay, ReplaySettings, columns, open_session
 from modelyard.traffic.router import Endpoint
 from modelyard.traffic.trace import Trace, read_trace
 from modelyard.workloads.names import ENGINE, component
+from tasks.children import is_live, retry_child
 from tasks.journal import show
+from tasks.observe import CHILDREN
 from tasks.stage import RETRIED, STAGE
 from tasks.steps import OpenRun, RunRef, open_run
 
@@ -89,16 +96,38 @@ async def resolve_load(
 async def start(ref: RunRef, asked: OnboardRequest, attempt: int) -> Key:
     """Give the run the right to work on the onboarding; return the key of its ConfigMap.
 
-    ``attempt`` counts the times that the run has begun: from the second on, what failed is tried again. Raises
-    ``OnboardRefused``.
+    What failed of an existing one is tried again. ``attempt`` counts the times that the run has begun: from the second
+    on, it leaves the onboarding to another run that works on it. Raises ``OnboardRefused`` and ``Superseded``.
     """
+    key = order_key(asked)
     async with open_run(ref) as run:
-        onboarding = OnboardRun(run.view.cluster, asked)
-        if not await take_over(onboarding, ref.run):
-            get_run_logger().info("ConfigMap %s exists: going on with what was begun", onboarding.key)
-            if attempt > 1:
-                await retry_failed(onboarding, f"{ref.run.rpartition('/')[2]}-{attempt}")
-    return onboarding.key
+        cluster = run.view.cluster
+        if attempt > 1 and (rival := await _live_rival(cluster, key, ref.run)):
+            raise Superseded(f"{rival} works on ConfigMap {key}")
+        if not await take_over(cluster, asked, ref.run):
+            get_run_logger().info("ConfigMap %s exists: going on with what was begun", key)
+            await retry_failed(cluster, asked, f"{ref.run.rpartition('/')[2]}-{attempt}")
+            await _retry_children(run, asked)
+    return key
+
+
+async def _live_rival(cluster: Cluster, key: Key, run: str) -> str:
+    """Return the other run that works on the onboarding now; empty for none."""
+    try:
+        stored = await cluster.get(CONFIG_MAPS, key.name, key.namespace)
+    except NotFound:
+        return ""
+    claim = Claim.read((stored["metadata"].get("annotations") or {}).get(CLAIM) or "")
+    return claim.run if claim is not None and claim.run != run and await is_live(claim.run) else ""
+
+
+async def _retry_children(run: OpenRun, asked: OnboardRequest) -> None:
+    lifecycle, key = onboarding_of(run), order_key(asked)
+    for child in CHILDREN.values():
+        for obj in await run.view.cluster.list(child.kind, asked.namespace, f"{LABEL}={asked.name}"):
+            if (obj.get("status") or {}).get("state") == "Failed":
+                lifecycle.retried.add((key, name_of(obj)))
+            await retry_child(run.view.cluster, child, obj)
 
 
 @task(

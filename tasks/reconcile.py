@@ -183,8 +183,14 @@ def _became(run: FlowRun) -> RunFate:
     if state is None or not state.is_final():
         waits = state is None or state.is_scheduled() or state.is_pending()
         return RunFate(None, queued=run.created.timestamp() if waits and run.created else None, name=run.name)
-    child = run.parent_task_run_id is not None and not state.is_completed() and run.run_count <= CHILD_RETRIES
-    return RunFate(state.timestamp.timestamp(), died=state.is_crashed(), name=run.name, child=child)
+    child = run.parent_task_run_id is not None
+    return RunFate(
+        state.timestamp.timestamp(),
+        died=state.is_crashed(),
+        name=run.name,
+        child=child and not state.is_completed() and run.run_count <= CHILD_RETRIES,
+        cancelled=child and state.is_cancelled(),
+    )
 
 
 async def _create(client: PrefectClient, start: Start, deployment: DeploymentResponse) -> None:

@@ -23,7 +23,7 @@ from tasks.observe import compare_revisions, compare_servers, follow_children, r
 
 Observe = Callable[[RunView, str, Key, StepId], Awaitable[float]]
 """Takes readings for a step, or follows its child run, while it runs: the run, the controller's namespace, the object.
-Returns the seconds until it is called again. Raises ``StepFailed`` to end the step."""
+Returns the seconds until it is called again."""
 
 
 @dataclass(frozen=True, slots=True)

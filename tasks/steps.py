@@ -21,7 +21,6 @@ from modelyard.reconcile.run_view import (
     Acted,
     RunView,
     StayLimits,
-    StepFailed,
     Superseded,
     carry_out_step,
     run_steps,
@@ -108,30 +107,23 @@ async def run_step(ref: RunRef, key: Key, step: StepId, seconds: float, stays: b
                 run.progress.tell(str(key) if kind.in_order else f"{key} {step}", state.progress)
 
         limits = StayLimits(time.monotonic() + seconds, stays)
-        work = asyncio.create_task(carry_out_step(run.view, key, step, limits, report))
         observing = asyncio.create_task(_observe(run.view, ref, kind.observe, key, step))
         try:
-            await asyncio.wait([work, observing], return_when=asyncio.FIRST_COMPLETED)
-            if observing.done() and not work.done():
-                observing.result()
-            return await work
+            return await carry_out_step(run.view, key, step, limits, report)
         except Superseded as error:  # the run finds out, too, and ends as such
             log.warning("Stopping: %s", error)
             return str(error)
         finally:
-            work.cancel()
             observing.cancel()
-            await asyncio.wait([work, observing])
+            await asyncio.wait([observing])
 
 
 async def _observe(view: RunView, ref: RunRef, observe: Observe | None, key: Key, step: StepId) -> None:
-    """Take readings again and again; without any, return at once. Raises ``StepFailed``."""
+    """Take readings again and again; without any, return at once."""
     pause = LONGEST_WAIT
     while observe is not None:
         try:
             pause = await observe(view, ref.home, key, step)
-        except StepFailed:
-            raise
         except Exception as error:  # the plan does without, and says so
             get_run_logger().debug("%s of %s could not be observed: %s", step, key, error)
         await asyncio.sleep(pause)

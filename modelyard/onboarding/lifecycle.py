@@ -38,9 +38,15 @@ _KEPT = frozenset(("BaseModel", "ConfigMap", "VariantAutoscaling"))
 
 @dataclass(eq=False)
 class Onboarding:
-    """Onboardings. ``seen`` is where the last look at each is left for whoever follows it."""
+    """Onboardings. ``seen`` is where the last look at each is left for whoever follows it.
+
+    ``failed`` says of objects why the run that worked on them has failed for good. ``retried`` has those whose failed
+    run is tried again: what their status says is from before.
+    """
 
     seen: MutableMapping[Key, OnboardStanding] = field(default_factory=dict)
+    failed: MutableMapping[tuple[Key, Name], str] = field(default_factory=dict)
+    retried: set[tuple[Key, Name]] = field(default_factory=set)
     served: frozenset[ServedKind] = frozenset()
 
     name = "onboard"
@@ -75,7 +81,8 @@ class Onboarding:
             if not asked.candidates:
                 memory = memory if memory.candidates else memory.model_copy(update={"candidates": offered})
                 asked = asked.model_copy(update={"candidates": memory.candidates})
-        found = self._found(asked, world, memory, refused, now)
+        failed = {name: why for (of, name), why in self.failed.items() if of == key}
+        found = replace(self._found(asked, world, memory, refused, now), failed=failed)
         steps = next_steps(asked, found)
         memory = _remembered(asked, found, steps, memory, now)
         self.seen[key] = here = OnboardStanding(asked, found, steps, memory)
@@ -111,7 +118,8 @@ class Onboarding:
         for kind, called in named.items():
             for name in called:
                 if (one := _get(world, _BY_KIND[kind], asked.namespace, name)) is not None:
-                    there[kind, name] = one
+                    is_retried = (objects.order_key(asked), (kind, name)) in self.retried
+                    there[kind, name] = {**one, "status": {}} if is_retried else one
         runs: dict[str, tuple[MeasuredRun, ...]] = {}
         for runtime, called in jobs.items():
             first, *more = [_measured(there.get((BENCHMARK_JOBS.kind, name))) for name in called]

@@ -14,6 +14,7 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
 from modelyard.benchmarks.profile_patch import patch
 from modelyard.benchmarks.world import PROBE_OF
+from modelyard.objects import Key
 from modelyard.onboarding.choose import Assessed, EngineSpeed
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 from modelyard.workloads.components import INITIAL_REPLICAS
@@ -34,7 +35,7 @@ def base_model(asked: OnboardRequest) -> Document:
 
 def order(asked: OnboardRequest) -> Document:
     """What stands for the onboarding itself, and takes its probes and benchmarks along when it is deleted."""
-    made = _object(asked, "v1", "ConfigMap", order_name(asked), None)
+    made = _object(asked, "v1", "ConfigMap", order_key(asked).name, None)
     return made | {"data": {REQUEST_KEY: asked.model_dump_json(exclude_defaults=True)}}
 
 
@@ -46,9 +47,9 @@ def stored_request(order: Mapping[str, Any]) -> OnboardRequest:
     return asked
 
 
-def order_name(asked: OnboardRequest) -> str:
-    """Of the ConfigMap that stands for the onboarding."""
-    return f"{asked.name}-onboarding"
+def order_key(asked: OnboardRequest) -> Key:
+    """Return the key of the ConfigMap that stands for the onboarding."""
+    return Key(asked.namespace, f"{asked.name}-onboarding")
 
 
 def probe(asked: OnboardRequest, candidate: ServingCandidate) -> Document:

@@ -26,7 +26,8 @@ class Findings:
     """What there is: objects by kind and name, and by runtime the runs measured and why a candidate was given up.
 
     ``refused`` says of runtimes why they cannot serve the model, ``served`` by which name the service's engine has it
-    (``None``: there is no engine yet), ``now`` (epoch seconds) what the time is.
+    (``None``: there is no engine yet), ``now`` (epoch seconds) what the time is. ``failed`` says of objects why the run
+    that worked on them has failed for good.
     """
 
     there: Mapping[Name, Mapping[str, Any]] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Findings:
     refused: Mapping[str, str] = field(default_factory=dict)
     served: str | None = ""
     now: float = 0.0
+    failed: Mapping[Name, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
         if ready_now.get("reason") in PERSON:
             why = ready_now.get("message") or ready_now["reason"]
             return NextSteps(problem=f"BaseModel {asked.name} waits: {why}; then start the onboarding again")
+        if why := found.failed.get(name_of(model)):
+            return NextSteps(problem=f"BaseModel {asked.name}: {why}")
         return NextSteps(awaits=(f"BaseModel {asked.name}: its files",))
     if not asked.candidates:
         why = "; ".join(few([f"{name}: {text}" for name, text in found.refused.items()])) or "there is no runtime"
@@ -98,7 +102,7 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
             out.setdefault(one.runtime, f"benchmark failed: {status.get('failureMessage') or 'no reason given'}")
         elif running is None and measured is None and one.runtime in found.refused:
             out.setdefault(one.runtime, found.refused[one.runtime])
-        elif one.runtime not in found.runs and (why := _too_long(asked, found.now, running, measured)):
+        elif one.runtime not in found.runs and (why := _hopeless(asked, found, service, job)):
             late[one.runtime] = out[one.runtime] = out.get(one.runtime, why)
         if one.runtime in out:
             remove += [name_of(service)] if running is not None else []
@@ -152,7 +156,7 @@ def added(asked: OnboardRequest, found: Findings, one: ServingCandidate) -> Adde
         if (there := found.there.get(name_of(job))) is not None:
             tried.add(level)
             over = (there.get("status") or {}).get("state") in ("Completed", "Failed")
-            if not over and not _too_long(asked, found.now, service, there):
+            if not over and not found.failed.get(name_of(job)) and not _too_long(asked, found.now, service, there):
                 return AddedBenchmark(name_of(job)[1])
     due = next_level(asked, found.runs[one.runtime], tried)
     return AddedBenchmark(due=None if due is None else objects.benchmark(asked, one, [due], added=True))
@@ -175,9 +179,16 @@ def _written(asked: OnboardRequest, found: Findings, verdict: CandidateChoice, l
         if missing and found.served is None:
             return NextSteps(awaits=(f"InferenceService {asked.name}: its pod",), verdict=verdict, given_up=late)
         return NextSteps(apply=missing, verdict=verdict, given_up=late)
-    if why := _too_long(asked, found.now, running, None):
+    if why := found.failed.get(name_of(service)) or _too_long(asked, found.now, running, None):
         return NextSteps(verdict=verdict, problem=f"InferenceService {asked.name}: {why}", given_up=late)
     return NextSteps(awaits=(f"InferenceService {asked.name}: ready",), verdict=verdict, given_up=late)
+
+
+def _hopeless(asked: OnboardRequest, found: Findings, service: objects.Document, job: objects.Document) -> str:
+    """Return why a candidate is not waited for any longer: its run has failed, or it took too long."""
+    running, measured = found.there.get(name_of(service)), found.there.get(name_of(job))
+    failed = [found.failed.get(name_of(one), "") for one, there in ((service, running), (job, measured)) if there]
+    return next(filter(None, failed), "") or _too_long(asked, found.now, running, measured)
 
 
 def _too_long(

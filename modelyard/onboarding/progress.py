@@ -97,7 +97,7 @@ def step_phases(here: OnboardStanding) -> dict[StepId, PlanStep]:
         selected = PlanStep(StepPhase.DONE, f"candidates: {runtimes}")
         phases[SELECT] = selected if runtimes else PlanStep(StepPhase.FAILED, steps.problem)
     reasons = {one.candidate.runtime: one.problem for one in steps.verdict.assessed} if steps.verdict else {}
-    reasons = {**reasons, **found.refused, **found.given_up}
+    reasons = {**reasons, **found.refused, **found.given_up, **steps.given_up}
     for candidate in asked.candidates if delivered else ():
         phases |= _candidate(here, candidate, reasons)
     verdict, service = steps.verdict, found.there.get(("InferenceService", asked.name))

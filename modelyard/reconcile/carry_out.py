@@ -32,6 +32,7 @@ from modelyard.objects.parse import controller_of
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.fence import Fence, NotTheWriter
 from modelyard.reconcile.plan import (
+    CLAIM,
     FAILED,
     MISSING,
     OWNER,
@@ -407,6 +408,9 @@ class _CarryOut:
             metadata.setdefault("ownerReferences", [{**owner, "controller": True, "blockOwnerDeletion": True}])
         if found is not None:
             metadata["uid"] = found["metadata"]["uid"]
+            if CLAIM in (metadata.get("annotations") or {}):  # of its creation: whoever works on it now goes on
+                claim = (found["metadata"].get("annotations") or {}).get(CLAIM)
+                metadata["annotations"] = {**metadata["annotations"], CLAIM: claim or metadata["annotations"][CLAIM]}
             if foreign := _foreign(found, manifest):
                 foreign["metadata"] = {"uid": metadata["uid"]}
                 place, limit = metadata.get("namespace"), await self._may_write()

@@ -70,7 +70,8 @@ class RunFate(NamedTuple):
     """Fate of a run. ``ended`` is the time of its end (epoch seconds, ``None``: not yet); ``died``: it crashed.
 
     ``queued`` is since when it waits for a worker (``None``: it has started), ``name`` its name in Prefect. ``child``:
-    it did not complete, and the run that started it runs it again.
+    it did not complete, and the run that started it runs it again. ``cancelled``: a child that a person, or the end of
+    its parent, has cancelled; it is left so, unless its object changes.
     """
 
     ended: float | None
@@ -78,6 +79,7 @@ class RunFate(NamedTuple):
     queued: float | None = None
     name: str = ""
     child: bool = False
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,8 @@ def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: fl
     if run is None:  # another is created in a moment
         return ""
     name = f"flow run {run.name!r} of {acting.deployment}"
+    if run.cancelled and plan.subject.generation == 1:
+        return f"{name} was cancelled at {timestamp(run.ended or now)}; retry it, or start its parent again"
     if run.ended is not None:
         again = _latest(now, claim.at, run.ended) + _pause(claim.attempt, run.died)
         if claim.fingerprint != fingerprint(plan) or again - now < EXPECTED_START:
@@ -260,6 +264,8 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
     if run is None:  # it was never created, which is no attempt
         return Claim("", wanted, before.attempt, now) if now >= _latest(now, before.at) + FIRST_PAUSE else None
     if run.ended is None or (run.child and now < run.ended + CHILD_PAUSE):
+        return None
+    if run.cancelled and plan.subject.generation == 1:
         return None
     if before.fingerprint != wanted:
         return Claim("", wanted, 1, now)  # it got somewhere, or there is something else to do

@@ -14,8 +14,10 @@ from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.objects import Key
-from modelyard.onboarding.following import OnboardRun, take_over
+from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.objects import order_key
 from modelyard.onboarding.request import OnboardRequest
+from modelyard.onboarding.start import take_over
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.following import take
 from modelyard.reconcile.reconciler import Registered
@@ -61,9 +63,9 @@ async def _measure(keys: list[Key], home: str, at: int) -> None:
 async def _onboard(request: str, at: int) -> None:
     count = _counted(at)
     async with Cluster.connect(ClusterSettings()) as cluster:
-        on, run = OnboardRun(cluster, OnboardRequest.model_validate_json(request)), f"killed/{os.getpid()}"
-        await take_over(on, run)
-        acted = await act(cluster, on.lifecycle, [on.key], run, patience=0)
+        asked, run = OnboardRequest.model_validate_json(request), f"killed/{os.getpid()}"
+        await take_over(cluster, asked, run)
+        acted = await act(cluster, Onboarding(), [order_key(asked)], run, patience=0)
         os._exit(99 if acted.failed or acted.lost else count())
 
 

@@ -1,12 +1,18 @@
-"""Requests and runs of engines whose speed is known."""
+"""Onboardings as tests follow them, and requests and runs of engines whose speed is known."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from modelyard.benchmarks.values import LatencySpread, MeasuredRun
+from modelyard.cluster import Cluster
+from modelyard.objects import Key
+from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.objects import order_key
+from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 
 FAST, SLOW = (8.0, 0.1, 5.0, 0.01), (20.0, 0.4, 10.0, 0.05)
@@ -15,6 +21,23 @@ CANDIDATES = (
     ServingCandidate(runtime="fast", accelerator="H100", price=10),
     ServingCandidate(runtime="slow", accelerator="L40S", price=1),
 )
+
+
+@dataclass(eq=False)
+class FollowedOnboarding:
+    """An onboarding, and what was seen of it last."""
+
+    cluster: Cluster
+    asked: OnboardRequest
+    lifecycle: Onboarding = field(default_factory=Onboarding)
+
+    @property
+    def key(self) -> Key:
+        return order_key(self.asked)
+
+    @property
+    def here(self) -> OnboardStanding | None:
+        return self.lifecycle.seen.get(self.key)
 
 
 def request(**other: Any) -> OnboardRequest:

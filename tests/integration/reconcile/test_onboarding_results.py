@@ -7,22 +7,22 @@ from onboarded import request
 
 from modelyard.cluster import CONFIG_MAPS, Cluster
 from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
-from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
+from modelyard.onboarding.start import OnboardRefused, take_over
 
 pytestmark = pytest.mark.integration
 
 
 async def test_an_onboarding_without_its_claim_makes_nothing(control_plane_cluster: Cluster, namespace: str) -> None:
     cluster = control_plane_cluster
-    on = OnboardRun(cluster, request(namespace=namespace))
+    asked = request(namespace=namespace)
     with pytest.raises(OnboardRefused, match=f"PersistentVolumeClaim {namespace}/results not found; create it"):
-        await take_over(on, "run")
+        await take_over(cluster, asked, "run")
     spec = {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}}
     for name in ("other", "results"):
         await cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": name}, "spec": spec}, namespace)
     with pytest.raises(OnboardRefused, match=r"results can only be read; name one with ReadWriteMany"):
-        await take_over(on, "run")
+        await take_over(cluster, asked, "run")
     assert not [one for one in await cluster.list(CONFIG_MAPS, namespace) if one["metadata"]["name"].startswith("chat")]
     writable = {**spec, "accessModes": ["ReadWriteOnce"]}
     await cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "more"}, "spec": writable}, namespace)
-    assert await take_over(OnboardRun(cluster, request(namespace=namespace, results="pvc://more/x")), "run")
+    assert await take_over(cluster, request(namespace=namespace, results="pvc://more/x"), "run")

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from conftest import Fleets
 from fleet_fixture import eventually
-from onboarded import request
+from onboarded import FollowedOnboarding, request
 from test_onboarding_kills import proceed, site, there
 
 from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster, NotFound
 from modelyard.objects import Key
 from modelyard.objects.kinds import ResourceType
-from modelyard.onboarding.following import OnboardRun, take_over
 from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.onboarding.request import OnboardRequest
+from modelyard.onboarding.start import take_over
 from modelyard.reconcile.plan import Plan, World
 from modelyard.reconcile.run_view import act
 from modelyard.workloads.world import INFERENCE_SERVICES
@@ -50,19 +50,16 @@ class Later(Onboarding):
 
 
 @dataclass(eq=False)
-class LaterRun(OnboardRun):
+class LaterRun(FollowedOnboarding):
     """Follows it."""
 
-    lifecycle: Later = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.lifecycle = Later(self.seen)
+    lifecycle: Later = field(default_factory=Later)
 
 
 async def begin(cluster: Cluster, asked: OnboardRequest, run: str = RUN) -> LaterRun:
     """Whoever follows it from now on."""
     on = LaterRun(cluster, asked)
-    await take_over(on, run)
+    await take_over(cluster, asked, run)
     return on
 
 

@@ -17,7 +17,7 @@ from conftest import FORMAT, RUNTIME, Fleets
 from install_manifests import AUTOSCALER, documents, in_force, install_roles, kubeconfig_of
 from killed_writers import onboard
 from needed_rights import Right, noted
-from onboarded import MEASURED, noisy, request
+from onboarded import MEASURED, FollowedOnboarding, noisy, request
 
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, Memory
 from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterSettings
@@ -25,8 +25,8 @@ from modelyard.local.stack import LocalStack
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
-from modelyard.onboarding.following import OnboardRefused, OnboardRun, take_over
 from modelyard.onboarding.request import OnboardRequest
+from modelyard.onboarding.start import OnboardRefused, take_over
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.run_view import act
 from modelyard.workloads import names
@@ -98,14 +98,14 @@ async def there(cluster: Cluster, space: str) -> dict[str, Any]:
 
 async def carried_out(
     cluster: Cluster, asked: OnboardRequest, *runs: str, told_by: Cluster | None = None
-) -> OnboardRun:
+) -> FollowedOnboarding:
     """From the beginning to the end, by a process that nobody kills; of these runs the last has it.
 
     ``told_by``: whose rights do what other parts of a cluster do.
     """
-    on = OnboardRun(cluster, asked)
+    on = FollowedOnboarding(cluster, asked)
     for run in (given := runs or ("test/one",)):
-        await take_over(on, run)
+        await take_over(cluster, asked, run)
     for _ in range(300):  # what is removed goes when the server comes to it
         acted = await act(cluster, on.lifecycle, [on.key], given[-1], patience=0)
         assert not acted.failed, acted
@@ -156,10 +156,10 @@ async def test_a_second_onboarding_of_the_name_is_refused_and_one_in_vain_says_w
         "probes are removed all the same"
     )
     with pytest.raises(OnboardRefused, match="belongs to another onboarding of this name"):
-        await take_over(OnboardRun(cluster, request(namespace=space)), "test/two")
+        await take_over(cluster, request(namespace=space), "test/two")
     await cluster.create(CONFIG_MAPS, {"metadata": {"name": "mine-onboarding"}, "data": {"mine": "all"}}, space)
     with pytest.raises(OnboardRefused, match="was made by no onboarding"):
-        await take_over(OnboardRun(cluster, request(namespace=space, name="mine")), "test/two")
+        await take_over(cluster, request(namespace=space, name="mine"), "test/two")
 
     poor = await carried_out(cluster, request(namespace=space, name="poor", budget=0.5))
     assert poor.here is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from modelyard.onboarding import objects
 from modelyard.onboarding.expected import class_targets, expected
 from modelyard.onboarding.fits import MEMORY_LABEL
 from modelyard.onboarding.lifecycle import MEMORY, Onboarding
+from modelyard.onboarding.plan import Findings, added, name_of
 from modelyard.onboarding.progress import step_phases
 from modelyard.onboarding.report import conclusion, load_check, markdown, row, spent, table
 from modelyard.onboarding.request import OnboardRequest
@@ -75,7 +77,7 @@ class Site:
         for node in nodes:
             self.world[NODES][Key("", node.name)] = node
         self.lifecycle, self.asked = Onboarding(), asked
-        self.key = Key(asked.namespace, objects.order_name(asked))
+        self.key = objects.order_key(asked)
         self.store(objects.order(asked))
 
     def store(self, document: dict[str, Any]) -> None:
@@ -303,3 +305,48 @@ def test_a_check_holds_only_within_both_targets(
     )
     assert found.problem == problem
     assert (problem or "within the target") in str(found)
+
+
+def test_a_child_run_that_failed_for_good_fails_its_step_alone() -> None:
+    site = Site(request())
+    site.turn()
+    site.delivered()
+    site.turn()
+    site.ready("chat-probe-fast")
+    site.turn()
+    site.lifecycle.failed[site.key, ("BenchmarkJob", "chat-probe-fast")] = "flow run 'x' was cancelled"
+    plan = site.turn()
+    assert [child.key.name for child in plan.delete] == ["chat-probe-fast"]
+    assert site.states["measure fast"] == "Failed"
+    assert site.here.memory.given_up == {"fast": "flow run 'x' was cancelled"}
+    site.ready("chat-probe-slow")
+    site.turn()
+    site.measured("slow")
+    for _ in range(2):
+        site.turn()
+    assert site.here.steps.verdict.chosen.candidate.runtime == "slow"
+    site.lifecycle.failed[site.key, ("InferenceService", "chat")] = "flow run 'y' was cancelled"
+    site.turn()
+    assert site.here.steps.problem == "InferenceService chat: flow run 'y' was cancelled"
+    assert site.states["serve"] == "Failed"
+
+
+def test_an_added_level_whose_run_failed_for_good_is_left_out() -> None:
+    asked, name = request(), ("BenchmarkJob", "chat-probe-slow-at-2")
+    service = objects.probe(asked, asked.candidates[1])
+    job = objects.benchmark(asked, asked.candidates[1], [2], added=True)
+    found = Findings({name_of(service): service, name: job}, MEASURED)
+    assert added(asked, found, asked.candidates[1]).begun == name[1]
+    assert not added(asked, replace(found, failed={name: "cancelled"}), asked.candidates[1]).begun
+
+
+def test_the_failure_of_a_model_whose_delivery_is_retried_is_from_before() -> None:
+    site, name = Site(request()), ("BaseModel", "chat")
+    site.turn()
+    site.told(BASE_MODELS, "chat", state="Failed")
+    site.lifecycle.retried.add((site.key, name))
+    site.turn()
+    assert (site.states["deliver"], site.here.steps.problem) == ("Active", "")
+    site.lifecycle.retried.discard((site.key, name))
+    site.turn()
+    assert site.states["deliver"] == "Failed"

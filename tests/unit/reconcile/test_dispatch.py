@@ -307,3 +307,11 @@ def test_a_run_that_dies_at_every_step_is_replaced_at_every_tick() -> None:
         claim = str(start.claims[0][1])
         left.pop()
     assert len(keys) == len(set(keys)) == 3
+
+
+def test_a_cancelled_child_is_replaced_only_when_its_object_changes() -> None:
+    cancelled = RunFate(NOW, name="BaseModel shop/a", child=True, cancelled=True)
+    assert not dispatch([claimed(plan(), other=True)], ONE, {"before": cancelled}, NOW + 1e6)
+    assert "was cancelled" in awaited_run(claimed(plan(), other=True), ACTING, {"before": cancelled}, NOW + 60)
+    changed = claimed(plan(generation=2), other=True)
+    assert attempts(dispatch([changed], ONE, {"before": cancelled}, NOW + 60)) == [1]

@@ -1,47 +1,21 @@
-"""An onboarding as somebody follows it: what stands for it, the right to work on it, and what was seen of it last."""
+"""The start of an onboarding: the ConfigMap that stands for it, the right to work on it, another try of what failed."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
 from modelyard.cluster import CONFIG_MAPS, AlreadyExists, Cluster, Forbidden
 from modelyard.models.names import BASE_MODELS
 from modelyard.models.uri import ClaimFolder, parse
 from modelyard.models.world import NUDGE, claim
-from modelyard.objects import Key
 from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
-from modelyard.onboarding.lifecycle import MEMORY, Onboarding
-from modelyard.onboarding.progress import OnboardMemory, OnboardStanding
+from modelyard.onboarding.lifecycle import MEMORY
+from modelyard.onboarding.progress import OnboardMemory
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.following import Followed, take
+from modelyard.reconcile.following import take
 from modelyard.reconcile.memory import parse_memory, render_memory
-
-
-@dataclass(eq=False)
-class OnboardRun:
-    """An onboarding as a run follows it."""
-
-    cluster: Cluster
-    asked: OnboardRequest
-    seen: Followed[OnboardStanding] = field(default_factory=Followed)
-    lifecycle: Onboarding = field(init=False)
-
-    def __post_init__(self) -> None:
-        """The lifecycle leaves here what it looked at."""
-        self.lifecycle = Onboarding(self.seen)
-
-    @property
-    def key(self) -> Key:
-        """Of the ConfigMap that stands for it."""
-        return Key(self.asked.namespace, objects.order_name(self.asked))
-
-    @property
-    def here(self) -> OnboardStanding | None:
-        """What was seen last."""
-        return self.seen.get(self.key)
 
 
 class OnboardRefused(Exception):
@@ -65,32 +39,32 @@ async def check_results(cluster: Cluster, asked: OnboardRequest) -> None:
             raise OnboardRefused(f"results: {name} can only be read; name one with ReadWriteMany or ReadWriteOnce")
 
 
-async def take_over(on: OnboardRun, run: str) -> bool:
-    """Whether it is new. Raises ``OnboardRefused``."""
-    await check_results(on.cluster, on.asked)
-    ours, key, new = objects.order(on.asked), on.key, True
+async def take_over(cluster: Cluster, asked: OnboardRequest, run: str) -> bool:
+    """Let a run work on the onboarding from now on; return whether it is new. Raises ``OnboardRefused``."""
+    await check_results(cluster, asked)
+    ours, key, new = objects.order(asked), objects.order_key(asked), True
     try:
-        current = await on.cluster.create(CONFIG_MAPS, ours)
+        current = await cluster.create(CONFIG_MAPS, ours)
     except AlreadyExists:
-        current, new = await on.cluster.get(CONFIG_MAPS, key.name, key.namespace), False
-    if problem := objects.conflict(on.asked, current, ours):
+        current, new = await cluster.get(CONFIG_MAPS, key.name, key.namespace), False
+    if problem := objects.conflict(asked, current, ours):
         raise OnboardRefused(problem)
-    await take(on.cluster, current, CONFIG_MAPS, run, {})
+    await take(cluster, current, CONFIG_MAPS, run, {})
     return new
 
 
-async def retry_failed(on: OnboardRun, attempt: str) -> None:
+async def retry_failed(cluster: Cluster, asked: OnboardRequest, attempt: str) -> None:
     """Try what failed again: the model's delivery, benchmarks, and candidates that were given up.
 
     ``attempt`` tells one request for it from the others.
     """
-    cluster, asked = on.cluster, on.asked
-    stored = await cluster.get(CONFIG_MAPS, on.key.name, on.key.namespace)
+    key = objects.order_key(asked)
+    stored = await cluster.get(CONFIG_MAPS, key.name, key.namespace)
     memory, _ = parse_memory(OnboardMemory, MEMORY, (stored["metadata"].get("annotations") or {}).get(MEMORY))
     if memory.given_up:
         kept = render_memory(memory.model_copy(update={"given_up": {}}))
         body = {"metadata": {"annotations": {MEMORY: kept}}}
-        await cluster.merge_patch(CONFIG_MAPS, on.key.name, body, on.key.namespace)
+        await cluster.merge_patch(CONFIG_MAPS, key.name, body, key.namespace)
     for kind, annotation in ((BASE_MODELS, NUDGE), (BENCHMARK_JOBS, RE_RUN)):
         for obj in await cluster.list(kind, asked.namespace, f"{objects.LABEL}={asked.name}"):
             if (obj.get("status") or {}).get("state") == "Failed":
