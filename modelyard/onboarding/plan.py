@@ -184,11 +184,12 @@ def _written(asked: OnboardRequest, found: Findings, verdict: CandidateChoice, l
     return NextSteps(awaits=(f"InferenceService {asked.name}: ready",), verdict=verdict, given_up=late)
 
 
-def _hopeless(asked: OnboardRequest, found: Findings, service: objects.Document, job: objects.Document) -> str:
+def _hopeless(asked: OnboardRequest, findings: Findings, service: objects.Document, job: objects.Document) -> str:
     """Return why a candidate is not waited for any longer: its run has failed, or it took too long."""
-    running, measured = found.there.get(name_of(service)), found.there.get(name_of(job))
-    failed = [found.failed.get(name_of(one), "") for one, there in ((service, running), (job, measured)) if there]
-    return next(filter(None, failed), "") or _too_long(asked, found.now, running, measured)
+    names = [name for name in (name_of(service), name_of(job)) if name in findings.there]
+    failed = next(filter(None, map(findings.failed.get, names)), None)
+    running, measured = findings.there.get(name_of(service)), findings.there.get(name_of(job))
+    return failed or _too_long(asked, findings.now, running, measured)
 
 
 def _too_long(

@@ -18,7 +18,6 @@ import model_hub
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
-    FlowRunFilterId,
     FlowRunFilterParentFlowRunId,
     TaskRunFilter,
     TaskRunFilterFlowRunId,
@@ -28,7 +27,7 @@ from prefect_support import until
 
 from deployments import queues
 from deployments.demo.sources import small_model
-from deployments.pool import create_work_pool
+from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 from flows.benchmark import benchmark
 from flows.deliver import deliver
@@ -121,9 +120,9 @@ class Site:
     async def children(self, parent: UUID) -> dict[str, FlowRun]:
         """Return the flow runs that are linked to an onboarding, by name."""
         chosen = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]))
-        found = await self.client.read_flow_runs(flow_run_filter=chosen)
-        named = {str(run.name): run for run in found}
-        assert len(named) == len(found), "one child for each object"
+        runs = await self.client.read_flow_runs(flow_run_filter=chosen)
+        named = {str(run.name): run for run in runs}
+        assert len(named) == len(runs), "one child for each object"
         return named
 
     async def task_runs(self, parent: UUID) -> list[TaskRun]:
@@ -131,9 +130,9 @@ class Site:
         return await self.client.read_task_runs(task_run_filter=chosen)
 
     async def state(self, run: UUID) -> State[Any]:
-        (found,) = await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])))
-        assert found.state is not None
-        return found.state
+        state = (await self.client.read_flow_run(run)).state
+        assert state is not None
+        return state
 
     async def ended(self, run: UUID, timeout: float = 400) -> State[Any]:
         """Wait for the end of a flow run."""
@@ -147,12 +146,12 @@ class Site:
     async def running_child(self, parent: UUID, kind: str = "BaseModel", starts: int = 1) -> FlowRun:
         """Wait for a child of an onboarding that has been started so often and has a process."""
 
-        async def found() -> FlowRun | None:
+        async def first() -> FlowRun | None:
             runs = [run for name, run in (await self.children(parent)).items() if name.startswith(kind)]
             is_running = [run for run in runs if run.state_type is StateType.RUNNING and run.run_count >= starts]
             return is_running[0] if is_running and processes(is_running[0].id) else None
 
-        return await until(found, f"a run for a {kind} is under way", 240)  # type: ignore[no-any-return]
+        return await until(first, f"a run for a {kind} is under way", 240)  # type: ignore[no-any-return]
 
     async def retry(self, run: UUID) -> None:
         """Retry a flow run as the button of Prefect's UI does."""
@@ -169,21 +168,21 @@ class Site:
 
 def processes(run: UUID) -> list[int]:
     """Return the processes of a flow run."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if f"PREFECT__FLOW_RUN_ID={run}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def kill(run: UUID) -> None:
     """Kill the processes of a flow run."""
-    found = processes(run)
-    assert found
-    for process in found:
+    pids = processes(run)
+    assert pids
+    for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 @asynccontextmanager

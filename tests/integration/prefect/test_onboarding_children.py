@@ -45,9 +45,9 @@ async def site(
     hub, deployment = deployed
     async with (
         get_client() as client,
-        onboarding_site(local_cluster, client, local_namespace, deployment, hub) as found,
+        onboarding_site(local_cluster, client, local_namespace, deployment, hub) as place,
     ):
-        yield found
+        yield place
 
 
 async def test_a_killed_child_and_a_killed_parent_go_on_as_the_same_flow_runs(site: Site) -> None:

@@ -40,9 +40,9 @@ async def site(
         async with (
             get_client() as client,
             onboarding_worker(client, url, folder, tmp_path, {}) as deployment,
-            onboarding_site(local_cluster, client, local_namespace, deployment, hub) as found,
+            onboarding_site(local_cluster, client, local_namespace, deployment, hub) as place,
         ):
-            yield found
+            yield place
 
 
 def tree_of(children: dict[str, FlowRun]) -> dict[str, str]:
