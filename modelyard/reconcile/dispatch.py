@@ -25,7 +25,7 @@ from modelyard.reconcile.status import is_due as is_status_due
 
 MOST_IN_A_BATCH = 50
 CHILD_PAUSE = 60.0
-"""Seconds for which a failed child run is left to its parent, which runs it again."""
+"""Seconds for which a child run is left to its parent, which creates it, and runs it again when it has failed."""
 FIRST_PAUSE = 15.0
 LONGEST_PAUSE = 600.0
 """Seconds between attempts at the same thing: doubled from the first to the longest."""
@@ -261,8 +261,11 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
     if before is None:
         return Claim("", wanted, 1, now)
     run = runs.get(before.run)
-    if run is None:  # it was never created, which is no attempt
-        return Claim("", wanted, before.attempt, now) if now >= _latest(now, before.at) + FIRST_PAUSE else None
+    if (
+        run is None
+    ):  # it was never created, which is no attempt; of other work it may be a child, which its parent creates
+        pause = FIRST_PAUSE if before.fingerprint == wanted else CHILD_PAUSE
+        return Claim("", wanted, before.attempt, now) if now >= _latest(now, before.at) + pause else None
     if run.ended is None or (run.child and now < run.ended + CHILD_PAUSE):
         return None
     if run.cancelled and plan.subject.generation == 1:

@@ -315,3 +315,9 @@ def test_a_cancelled_child_is_replaced_only_when_its_object_changes() -> None:
     assert "was cancelled" in awaited_run(claimed(plan(), other=True), ACTING, {"before": cancelled}, NOW + 60)
     changed = claimed(plan(generation=2), other=True)
     assert attempts(dispatch([changed], ONE, {"before": cancelled}, NOW + 60)) == [1]
+
+
+def test_a_child_that_its_parent_has_not_created_yet_is_left_to_it_for_longer() -> None:
+    due = claimed(plan(), other=True, at=NOW)
+    assert not dispatch([due], ONE, {}, NOW + 59)
+    assert attempts(dispatch([due], ONE, {}, NOW + 60)) == [1]
