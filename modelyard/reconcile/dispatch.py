@@ -261,9 +261,7 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
     if before is None:
         return Claim("", wanted, 1, now)
     run = runs.get(before.run)
-    if (
-        run is None
-    ):  # it was never created, which is no attempt; of other work it may be a child, which its parent creates
+    if run is None:  # it was never created, which is no attempt; a claim of other work may be that of a child
         pause = FIRST_PAUSE if before.fingerprint == wanted else CHILD_PAUSE
         return Claim("", wanted, before.attempt, now) if now >= _latest(now, before.at) + pause else None
     if run.ended is None or (run.child and now < run.ended + CHILD_PAUSE):
