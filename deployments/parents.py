@@ -21,29 +21,24 @@ from prefect.client.schemas.filters import (
     WorkQueueFilter,
     WorkQueueFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import AwaitingRetry
 
 PARENTS = "parents"
 """Work queue of flows that wait for child runs."""
-MOST_STARTS = 4
-"""Starts of a run, the first included, after which it is left to people."""
+MOST_CRASHES = 3
+"""Times that a run is resumed; after another crash it is left to people."""
 RESUMED_FOR = timedelta(hours=1)
 """Time after its crash for which a run is resumed: later, people may have gone on without it."""
 MOST_AT_ONCE = 50
 
 
-def resumable(runs: Iterable[FlowRun], now: datetime) -> list[FlowRun]:
-    """Choose the crashed runs to resume. ``now`` is the server's time."""
-    return [
-        run
-        for run in runs
-        if run.state is not None
-        and run.state.is_crashed()
-        and run.run_count < MOST_STARTS
-        and now - run.state.timestamp < RESUMED_FOR
-    ]
+def is_resumable(states: Iterable[State[Any]], now: datetime) -> bool:
+    """Return whether to resume a run that has had these states. ``now`` is the server's time."""
+    history = sorted(states, key=lambda state: state.timestamp)
+    crashes = sum(state.is_crashed() for state in history)
+    return history[-1].is_crashed() and crashes <= MOST_CRASHES and now - history[-1].timestamp < RESUMED_FOR
 
 
 async def resume_parents(client: PrefectClient, pool: str, now: datetime) -> list[str]:
@@ -59,9 +54,11 @@ async def resume_parents(client: PrefectClient, pool: str, now: datetime) -> lis
         limit=MOST_AT_ONCE,
     )
     lines = []
-    for run in resumable(crashed, now):
+    for run in crashed:
+        if not is_resumable(await client.read_flow_run_states(run.id), now):
+            continue
         state: State[Any] = AwaitingRetry(scheduled_time=now, message="Resumed: its process had died")
         result = await client.set_flow_run_state(run.id, state)
         if result.state is not None and result.state.is_scheduled():
-            lines.append(f"{run.name} ({run.id}): resumed, after {run.run_count} starts")
+            lines.append(f"{run.name} ({run.id}): resumed")
     return lines

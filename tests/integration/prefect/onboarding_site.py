@@ -31,7 +31,9 @@ from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 from flows.benchmark import benchmark
 from flows.deliver import deliver
+from flows.forms import arguments
 from flows.onboard import onboard
+from flows.parameters import OnboardParameters
 from flows.reconcile import reconcile
 from flows.roll_out import roll_out
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, Cluster
@@ -114,7 +116,7 @@ class Site:
 
     async def onboard(self, name: str, **other: Any) -> UUID:
         """Start an onboarding, as a pipeline does; return its flow run."""
-        parameters = self.request(name, **other)
+        parameters = arguments(OnboardParameters.model_validate(self.request(name, **other)))
         return (await self.client.create_flow_run_from_deployment(self.deployment, parameters=parameters)).id
 
     async def children(self, parent: UUID) -> dict[str, FlowRun]:
