@@ -62,7 +62,6 @@ def kubernetes_template(pods: RunPods) -> dict[str, Any]:
             # Named in the Lease, so that a standby can look whether the pod of a silent writer still exists.
             *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
             {"name": "HOME", "value": "/tmp"},
-            {"name": "PREFECT_HOME", "value": "/tmp/prefect"},
         ],
         # One run of about 100 MiB and the process that watches over it; a replay of a long trace takes more.
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},

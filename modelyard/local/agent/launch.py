@@ -137,8 +137,10 @@ def plan(container: Object, env: Mapping[str, str], inside: Inside, pod_name: st
         base |= _IMAGE_ENV
     # What was obtained once is there for every pod, wherever its HOME is.
     base["MODELYARD_CACHE"] = str(cache_dir())
-    folder = inside(str(container.get("workingDir") or (_PROJECT if repository(image) == IMAGE else "")))
-    return Launch(argv, {**base, **env}, Path(folder) if folder and Path(folder).is_dir() else None, inside)
+    folder = Path(inside(str(container["workingDir"]))) if container.get("workingDir") else None
+    if folder is None and repository(image) == IMAGE:
+        folder = _PROJECT
+    return Launch(argv, {**base, **env}, folder if folder and folder.is_dir() else None, inside)
 
 
 def _engine_address(container: Object, arguments: list[str], address: str) -> list[str]:

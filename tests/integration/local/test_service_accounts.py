@@ -105,4 +105,6 @@ async def test_a_job_of_our_image_ends_with_its_exit_code_and_is_deleted_after_i
 
     assert ended(await space.until(ended)) == [3]
     await space.until(lambda pods: not pods)
-    assert not [*await space.cluster.list(JOBS, space.name)]
+    async with asyncio.timeout(60):  # it is deleted after its pods
+        while (await space.cluster.list(JOBS, space.name)).items:
+            await asyncio.sleep(0.2)

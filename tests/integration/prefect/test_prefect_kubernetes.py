@@ -176,6 +176,5 @@ async def test_a_killed_pod_is_a_crashed_run_and_a_cancelled_run_ends_its_pod(ru
         return pod is None or pod["status"]["phase"] in ("Succeeded", "Failed")
 
     await until(stopped, "the pod of the cancelled run has ended")
-    assert await runs.writes(cancelled, "modelyard-reconcile") is None, "it has given up its Lease"
     jobs = await runs.jobs()
     assert {jobs[run]["spec"]["ttlSecondsAfterFinished"] for run in (killed, cancelled)} == {600}
