@@ -16,13 +16,13 @@ MINUTES ?= 15
 SEED ?= 7
 PYTEST := $(BIN)/pytest -n $(WORKERS)
 # Shifts of ten seconds, started by a real worker, and whole systems run two at a time, after the others.
-SHIFTS := tests/integration/prefect tests/e2e/test_whole_loop.py tests/e2e/test_models_and_services.py
+SHIFTS := tests/integration/prefect tests/e2e/test_whole_loop.py tests/e2e/test_tour.py
 # Tests that serve real requests in compressed time or measure them need a processor of their own: they run last, one
 # after the other.
 SERVING := tests/integration/replay/test_replay_agreement.py tests/integration/benchmarks/test_measuring.py \
   tests/integration/services/test_service_benchmarks.py tests/e2e/test_demonstration.py
 
-.PHONY: help demo demo-models demo-services demo-router test test-thorough soak unit integration e2e check format install crds monitoring bench clean
+.PHONY: help demo demo-tour test test-thorough soak unit integration e2e check format install crds monitoring bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,17 +33,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash deployments/install.sh
 	@touch $@
 
-demo: $(STAMP) ## from a model to a service, then the whole loop, eight minutes (KEEP=1 leaves it running, RUNS=3 tells the spread)
-	@$(BIN)/modelyard demo $(if $(KEEP),--keep) $(if $(RUNS),--runs $(RUNS)) $(DEMO_ARGS)
+demo: $(STAMP) ## onboard a model and scale it under real traffic, about six minutes (KEEP=1 leaves it running)
+	@$(BIN)/modelyard demo $(if $(KEEP),--keep) $(DEMO_ARGS)
 
-demo-models: $(STAMP) ## a model of a hub and one of a bucket onto two of three nodes, about two minutes (KEEP=1)
-	@$(BIN)/modelyard demo models $(if $(KEEP),--keep)
-
-demo-services: $(STAMP) ## a model and three services of it, made, updated, returned, scaled, deleted; about two minutes (KEEP=1)
-	@$(BIN)/modelyard demo services $(if $(KEEP),--keep)
-
-demo-router: $(STAMP) ## requests by weight, header and adapter, a pod killed under load, a 429, about two minutes (KEEP=1)
-	@$(BIN)/modelyard demo router $(if $(KEEP),--keep)
+demo-tour: $(STAMP) ## models on nodes, services, updates, roll-back, routing, about three minutes (KEEP=1)
+	@$(BIN)/modelyard demo tour $(if $(KEEP),--keep)
 
 test: $(STAMP) ## every test
 	@$(BIN)/modelyard local binaries

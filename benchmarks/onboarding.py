@@ -158,12 +158,12 @@ async def live(out: Path) -> None:
     from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
+    from deployments.demo.local_sources import MISTRAL, allowed
     from deployments.demo.manifests import before_onboarding
     from deployments.demo.onboarding import nodes, request
     from deployments.demo.run import TRACE
-    from deployments.demo.scenario import CONTROLLER_NAMESPACE, SHOWN, Scenario
+    from deployments.demo.scenario import CONTROLLER_NAMESPACE, SERVICE, Scenario
     from deployments.demo.sources import Sources, small_model
-    from deployments.demo.stage import MISTRAL, Show, allowed
     from deployments.stack import beside_a_cluster, write_prefect_file
     from flows.forms import arguments
     from flows.onboard import onboard
@@ -173,13 +173,13 @@ async def live(out: Path) -> None:
     from modelyard.local.settings import CONTROL_PLANE, Component, StackSettings
     from modelyard.traffic.trace import read_trace
 
-    scenario, copy = Scenario(), SHOWN[0]
+    scenario, copy = Scenario(), SERVICE
     trace = read_trace(TRACE).stretch(scenario.start_minute, scenario.minutes)
-    show, files = Show(), {f"{MISTRAL}/{k}": v for k, v in small_model("mistral", "MistralForCausalLM", 2).items()}
+    files = {f"{MISTRAL}/{k}": v for k, v in small_model("mistral", "MistralForCausalLM", 2).items()}
     settings = StackSettings(components=[*CONTROL_PLANE, Component.AGENT], nodes=nodes(scenario))
     async with (
         Sources({}, {"models": files}) as sources,
-        beside_a_cluster(out, settings, [CONTROLLER_NAMESPACE], show.say) as (_, prefect, cluster),
+        beside_a_cluster(out, settings, [CONTROLLER_NAMESPACE], print) as (_, prefect, cluster),
     ):
         await cluster.create(CONFIG_MAPS, allowed(sources))
         shift = {"interval_seconds": 3, "shift_seconds": 1800}

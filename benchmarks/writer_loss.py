@@ -24,7 +24,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from deployments.demo.run import running
-from deployments.demo.scenario import CONTROLLER_NAMESPACE, COPIES, Form, Scenario
+from deployments.demo.scenario import CONTROLLER_NAMESPACE, Scenario
 from deployments.soak import LEASE, Audit, Soak
 from modelyard.cluster import LEASES, Cluster, ClusterError
 
@@ -95,7 +95,7 @@ async def measure(soak: Soak, kills: int, loops: int) -> Losses:
 
 async def run(kills: int, loops: int, out: Path) -> None:
     """Measure both, and print a table."""
-    scenario = Scenario(copies=tuple(copy for copy in COPIES if copy.form is not Form.SLO))
+    scenario = Scenario()
     audit = Audit(out / "audit.log", {})
     async with running(scenario, out) as (stack, prefect, cluster, _):
         soak = Soak(stack, prefect, cluster, audit, random.Random(7))

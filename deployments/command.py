@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ class PoolType(StrEnum):
 
 
 demonstrations = typer.Typer(
-    help="One model, two accelerators, real traffic, scaled by the deployed flow; or models, services, the router."
+    help="Demonstrate Modelyard on a local cluster: onboarding and autoscaling, or a tour of its resources."
 )
 app.add_typer(demonstrations, name="demo")
 
@@ -39,7 +40,7 @@ Parameters = Annotated[
     str, typer.Option(metavar="JSON", help="The flow's parameters, or @FILE; other options come before them.")
 ]
 
-Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end, until Ctrl-C.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end until Ctrl-C.")]
 
 
 @app.command()
@@ -196,75 +197,48 @@ def bootstrap(
 def demo(
     typed: typer.Context,
     keep: Keep = False,
-    out: Annotated[Path, typer.Option(help="Folder for logs, data and the pictures.")] = Path("out/demo"),
-    runs: Annotated[int, typer.Option(min=1, help="So many runs, one after the other, and their spread.")] = 1,
-    write: Annotated[
-        bool, typer.Option("--write", help="Put figures and pictures into README.md and docs/images.")
-    ] = False,
-    compression: Annotated[float, typer.Option(help="Times faster than life.")] = Scenario.compression,
+    out: Annotated[Path, typer.Option(help="Folder for logs, data and the chart.")] = Path("out/demo"),
+    compression: Annotated[
+        float | None,
+        typer.Option(min=1, help="Simulation speed-up factor. [default: 4 to 10, by measured free processor cores]"),
+    ] = None,
     start: Annotated[float, typer.Option(help="First minute of the trace.")] = Scenario.start_minute,
     minutes: Annotated[float, typer.Option(help="Minutes of the trace to replay.")] = Scenario.minutes,
-    rate: Annotated[float, typer.Option(help="Scale the request rate.")] = Scenario.rate,
+    rate: Annotated[float, typer.Option(help="Factor of the request rate.")] = Scenario.rate,
 ) -> None:
-    """A model in a bucket becomes a service; then real traffic, scaled by the deployed flow; about eight minutes."""
+    """Onboard a model, then scale it under real traffic; about six minutes on a quiet machine."""
     if typed.invoked_subcommand is not None:
         return
-    if keep and runs > 1:
-        raise options.UsageError("--keep, --runs: only a single run is left running")
     from deployments.demo.run import main as demonstrate
 
-    scenario = Scenario(compression=compression, start_minute=start, minutes=minutes, rate=rate, copies=SHOWN)
-    raise typer.Exit(demonstrate(scenario, out, runs_wanted=runs, keep=keep, write=write))
+    scenario = Scenario(start_minute=start, minutes=minutes, rate=rate, copies=SHOWN)
+    scenario = replace(scenario, compression=compression or scenario.compression)
+    raise typer.Exit(demonstrate(scenario, out, adapt=compression is None, keep=keep))
 
 
-@demonstrations.command("models")
-def demo_models(
+@demonstrations.command("tour")
+def demo_tour(
     keep: Keep = False,
-    out: Annotated[Path, typer.Option(help="Folder for logs and data.")] = Path("out/demo-models"),
+    out: Annotated[Path, typer.Option(help="Folder for logs and data.")] = Path("out/demo-tour"),
 ) -> None:
-    """A model of a hub and one of an S3 bucket come onto two of three nodes; about a minute."""
-    from deployments.demo import models, stage
+    """Deliver models, create, update, scale and delete services, route requests; about three minutes."""
+    from deployments.demo.tour import main as show
 
-    raise typer.Exit(stage.main([models.ACT], out, keep=keep))
+    raise typer.Exit(show(out, keep=keep))
 
 
 @demonstrations.command("sources")
 def demo_sources(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0: any free one.")] = 9000,
     allow: Annotated[
-        bool, typer.Option("--allow", help="Let models of the local cluster in KUBECONFIG be fetched from there.")
+        bool, typer.Option("--allow", help="Permit the local cluster in KUBECONFIG to fetch models from there.")
     ] = False,
     context: options.Context = None,
 ) -> None:
-    """Serve a model hub and an S3 bucket with a small model each on this machine, until stopped."""
+    """Serve a model hub and an S3 bucket with small models on this machine until stopped."""
     from deployments.demo.local_sources import serve
 
     asyncio.run(serve(port, allow, partial(print, flush=True)))
-
-
-@demonstrations.command("services")
-def demo_services(
-    keep: Keep = False,
-    with_models: Annotated[bool, typer.Option("--with-models", help="First what `demo models` shows.")] = False,
-    with_router: Annotated[bool, typer.Option("--with-router", help="Then what `demo router` shows.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for logs and data.")] = Path("out/demo-services"),
-) -> None:
-    """Services of three kinds come up, are updated, return, go to zero and back, and go; about two minutes."""
-    from deployments.demo import models, router, services, stage
-
-    before, later = [models.ACT] if with_models else [], [router.ACT] if with_router else []
-    raise typer.Exit(stage.main([*before, services.ACT, *later], out, keep=keep))
-
-
-@demonstrations.command("router")
-def demo_router(
-    keep: Keep = False,
-    out: Annotated[Path, typer.Option(help="Folder for logs and data.")] = Path("out/demo-router"),
-) -> None:
-    """Requests through the router: weights, a header, an adapter, a pod that is killed, a budget; about two minutes."""
-    from deployments.demo import router, stage
-
-    raise typer.Exit(stage.main([router.ACT], out, keep=keep))
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from deployments.demo.observations import BINDINGS
 from deployments.demo.run import TRACE, running
-from deployments.demo.scenario import CONTROLLER_NAMESPACE, COPIES, MODEL, NAMESPACE, Form, Scenario
-from deployments.demo.watch import BINDINGS
+from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, NAMESPACE, PAIRS, Scenario
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS, Cluster, ClusterError, Holder, NotFound
@@ -128,7 +128,7 @@ class Soak:
         self.sent = 0
         self.begun = 0.0
         """When the fault under way began."""
-        self.endpoints = [ReadyPods(copy.namespace) for copy in COPIES]
+        self.endpoints = [ReadyPods(copy.namespace) for copy in PAIRS]
         self._price = 100
 
     async def traffic(self, endpoints: ReadyPods, scenario: Scenario, over: asyncio.Event) -> None:
@@ -328,7 +328,7 @@ FAULTS: Mapping[str, Callable[[Soak], Awaitable[None]]] = {
 async def soak(minutes: float, seed: int, rate: float, out: Path) -> int:
     """Run it; 0 when nothing that must hold was violated."""
     chance = random.Random(seed)
-    scenario = Scenario(rate=rate, copies=tuple(copy for copy in COPIES if copy.form is not Form.SLO))
+    scenario = Scenario(rate=rate)
     out.mkdir(parents=True, exist_ok=True)
     policy, log = out / "audit-policy.yaml", out / "audit.log"
     policy.write_text(yaml.safe_dump(AUDIT_POLICY), encoding="utf-8")

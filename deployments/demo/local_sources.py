@@ -1,8 +1,7 @@
-"""``modelyard demo sources``: a model hub and an S3 bucket on this machine, for trying out models and onboarding.
+"""``modelyard demo sources``: a model hub and an S3 bucket on this machine, to try out models and onboarding.
 
-They serve the two small models of the demonstrations while the command runs, stand-ins for the models that
-``config/samples`` names, and a bucket for results. With ``--allow`` the settings of the
-cluster in KUBECONFIG let models be fetched there, as an administrator would write them.
+They serve the two small models of the demonstrations, substitutes for the models that ``config/samples`` names, and a
+bucket for results. ``--allow`` permits the cluster in KUBECONFIG to fetch from them, as an administrator would.
 """
 
 from __future__ import annotations
@@ -12,14 +11,16 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
+
+import yaml
 
 from deployments.demo.scenario import CONTROLLER_NAMESPACE
 from deployments.demo.sources import Sources, small_adapter, small_model
-from deployments.demo.stage import LLAMA, MISTRAL, allowed
 from modelyard.cluster import NAMESPACES, AlreadyExists, Cluster, ClusterSettings
 from modelyard.cluster.connection import is_loopback
-from modelyard.models.settings import CONFIG_MAP
+from modelyard.models.settings import CONFIG_MAP, KEY
 from modelyard.ports import describe_listen_error
 
 
@@ -27,6 +28,8 @@ class SourcesError(RuntimeError):
     """The hub and the bucket cannot be served or allowed; the message says what to do."""
 
 
+LLAMA, MISTRAL = "tiny-llama", "tiny-mistral"
+"""The two small models: the first in the hub, the second in the bucket ``models``."""
 SAMPLE_MODEL, SAMPLE_ADAPTER, SAMPLE_FOLDER = "meta-llama/Llama-3.1-8B-Instruct", "example/support-tone", "house-model"
 LARGE_SAMPLE_MODEL = "meta-llama/Llama-3.3-70B-Instruct"
 """Names of the models in ``config/samples``: three of a hub and a folder of the bucket ``models``."""
@@ -52,6 +55,13 @@ async def small_sources(port: int) -> AsyncIterator[Sources]:
         except OSError as error:
             raise SourcesError(describe_listen_error("127.0.0.1", port, error)) from None
         yield sources
+
+
+def allowed(sources: Sources) -> dict[str, Any]:
+    """Return the ConfigMap of an administrator: the hub that hf:// means, and the endpoint that s3:// may read."""
+    data = {"hubEndpoint": sources.url, "endpoints": [sources.url.removeprefix("http://")]}
+    text = yaml.safe_dump({**data, "cpu": "100m", "memory": "256Mi"}, sort_keys=False)
+    return {"metadata": {"name": CONFIG_MAP, "namespace": CONTROLLER_NAMESPACE}, "data": {KEY: text}}
 
 
 async def serve(port: int, allow: bool, say: Callable[[str], None]) -> None:

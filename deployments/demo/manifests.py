@@ -1,28 +1,17 @@
-"""The objects the demonstration applies: engines, their autoscaling resources and configuration, flow parameters."""
+"""Kubernetes objects of the demonstration: engines, their autoscaling resources and configuration; flow parameters."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from deployments.demo.scenario import (
-    CONTROLLER_NAMESPACE,
-    MODEL,
-    PORT,
-    SLO_ITL,
-    SLO_TTFT,
-    Copy,
-    DemoVariant,
-    Form,
-    Scenario,
-)
+from deployments.demo.scenario import MODEL, PORT, Copy, DemoVariant, Form, Scenario
 
 POLICY = "llama"
 
 
 def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str, Any]:
-    """A Deployment of simulated engines on nodes with the variant's accelerator."""
+    """Return a Deployment of simulated engines on nodes with the variant's accelerator."""
     labels = {"app": variant.name}
     container = engine(variant, scenario, f"--model={MODEL}")
     return {
@@ -52,7 +41,7 @@ def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str
 
 
 def engine(variant: DemoVariant, scenario: Scenario, *model: str) -> dict[str, Any]:
-    """The container of a simulated engine."""
+    """Return the container of a simulated engine."""
     options = {
         "port": PORT,
         "startup-delay": scenario.startup_seconds,
@@ -69,13 +58,13 @@ def engine(variant: DemoVariant, scenario: Scenario, *model: str) -> dict[str, A
         "ports": [{"containerPort": PORT, "name": "http"}],
         "resources": {"limits": {"nvidia.com/gpu": str(variant.gpus)}},
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "failureThreshold": 1},
-        # A pod that is deleted is not ready at once; it goes on answering until everybody has heard.
+        # Keeps answering until routers and clients have observed that the pod terminates.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", "1"]}}},
     }
 
 
 def before_onboarding(namespace: str, scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """What an onboarding finds: a namespace, a claim for what is measured, a runtime for each of the accelerators."""
+    """Yield what an onboarding needs: a namespace, a claim for benchmark results, a runtime per accelerator."""
     yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     yield {
         "apiVersion": "v1",
@@ -106,38 +95,16 @@ def before_onboarding(namespace: str, scenario: Scenario) -> Iterator[dict[str, 
 
 
 def autoscaling(copy: Copy, scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """What scales this copy of the pair."""
+    """Yield the objects that scale a pair of Deployments."""
     if copy.form is Form.POLICY:
         yield policy(copy, scenario)
         yield binding(copy, scenario)
-        return
-    if copy.form is Form.SLO:
-        yield from slo_configuration(scenario)
-    for variant in scenario.variants:
-        yield variant_autoscaling(variant, copy)
+    else:
+        yield from (variant_autoscaling(variant, copy) for variant in scenario.variants)
 
 
 def variant_autoscaling(variant: DemoVariant, copy: Copy) -> dict[str, Any]:
-    """The VariantAutoscaling in saturation or SLO form."""
-    spec: dict[str, Any] = {
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": variant.name},
-        "modelID": MODEL,
-        "variantCost": variant.cost,
-    }
-    if copy.form is Form.SLO:
-        spec |= {
-            "variantID": f"{MODEL}-{variant.accelerator}-{variant.gpus}",
-            "accelerator": variant.accelerator,
-            "acceleratorCount": variant.gpus,
-            "sloClassRef": {"name": "service-classes-config", "key": "premium.yaml"},
-            "variantProfile": {
-                "maxBatchSize": variant.batch,
-                "perfParms": {
-                    "decodeParms": dict(zip(("alpha", "beta"), map(str, variant.decode), strict=True)),
-                    "prefillParms": dict(zip(("gamma", "delta"), map(str, variant.prefill), strict=True)),
-                },
-            },
-        }
+    """Return a VariantAutoscaling in saturation form."""
     return {
         "apiVersion": "llmd.ai/v1alpha1",
         "kind": "VariantAutoscaling",
@@ -147,29 +114,16 @@ def variant_autoscaling(variant: DemoVariant, copy: Copy) -> dict[str, Any]:
             "labels": {"inference.optimization/acceleratorName": variant.accelerator},
             "annotations": {"modelyard.dev/max-replicas": str(variant.max_replicas)},
         },
-        "spec": spec,
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": variant.name},
+            "modelID": MODEL,
+            "variantCost": variant.cost,
+        },
     }
-
-
-def slo_configuration(scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """Prices per accelerator, and the targets of the one service class."""
-    prices = {
-        v.accelerator: json.dumps({"device": v.product, "cost": f"{float(v.cost) / v.gpus:g}"})
-        for v in scenario.variants
-    }
-    yield config_map("accelerator-unit-costs", prices)
-    premium = f"name: Premium\npriority: 1\ndata:\n- {{model: {MODEL}, slo-tpot: {SLO_ITL}, slo-ttft: {SLO_TTFT}}}\n"
-    yield config_map("service-classes-config", {"premium.yaml": premium})
-
-
-def config_map(name: str, data: dict[str, str]) -> dict[str, Any]:
-    """A ConfigMap of the controller."""
-    metadata = {"name": name, "namespace": CONTROLLER_NAMESPACE}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def policy(copy: Copy, scenario: Scenario) -> dict[str, Any]:
-    """Hold the requests in a replica's batch and queue, and its KV use, at a level; grow at once, shrink slowly."""
+    """Return a policy that keeps running requests and KV use at target values; scales up at once and down slowly."""
 
     def seconds(trace_seconds: float) -> str:
         return f"{round(trace_seconds / scenario.compression * 1000)}ms"
@@ -206,7 +160,7 @@ def policy(copy: Copy, scenario: Scenario) -> dict[str, Any]:
 
 
 def binding(copy: Copy, scenario: Scenario) -> dict[str, Any]:
-    """One total for both Deployments, shared out cheapest first."""
+    """Return a binding that shares one total among both Deployments, cheapest first."""
     return {
         "apiVersion": "registry.volcano.sh/v1alpha1",
         "kind": "AutoscalingPolicyBinding",
@@ -233,7 +187,7 @@ def binding(copy: Copy, scenario: Scenario) -> dict[str, Any]:
 
 
 def flow_parameters(scenario: Scenario, prometheus_url: str) -> dict[str, Any]:
-    """The parameters of the deployed flow, so that it keeps up with compressed time."""
+    """Return the parameters of the deployed flow for compressed time."""
     return {
         "interval_seconds": round(scenario.tick_seconds / scenario.compression, 3),
         "shift_seconds": scenario.shift_seconds,

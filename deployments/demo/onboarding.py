@@ -1,13 +1,12 @@
-"""Act 0: a model in a bucket becomes a service of the right size, on one of two accelerators, by the flow ``onboard``.
+"""Part 1 of the demonstration: a model in a bucket becomes an autoscaled service on the cheaper suitable accelerator.
 
-Does what a user would and checks what it is told. Its engines are those of the acts, as much faster than life as they
-are; they are measured for a moment only.
+Runs ``modelyard onboard`` as a user would and checks the result in the cluster. Measurements are shortened, which the
+output states. Engines run ``compression`` times faster than in production, also while they are measured.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,17 @@ from typing import Any
 import aiohttp
 import yaml
 
+from deployments.demo.console import DemoConsole
+from deployments.demo.local_sources import MISTRAL, allowed
 from deployments.demo.manifests import before_onboarding
 from deployments.demo.scenario import FLOOR, SLO_ITL, SLO_TTFT, Copy, Scenario
 from deployments.demo.sources import Sources, small_model
-from deployments.demo.stage import MISTRAL, Show, Stage, allowed
-from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import CONFIG_MAPS, Cluster, Object
 from modelyard.local.router import install
 from modelyard.local.settings import NodeGroup, default_nodes
-from modelyard.local.stack import LocalStack
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects.documents import counted
 from modelyard.objects.kinds import PODS
@@ -39,19 +37,15 @@ from modelyard.workloads.names import SERVICE
 from modelyard.workloads.world import INFERENCE_SERVICES
 
 SELECTOR = {"shop.example/models": "yes"}
-"""Of the nodes that receive the files."""
-PROMPT, TOKENS = 100, 20
-"""Of each request at the end, and how many there are."""
-ASKED = 10
-LEVELS, REQUESTS = (1, 32), 40
-SHORTENED = (
-    f"measured shortly: {REQUESTS} requests at {LEVELS[0]} and at {LEVELS[1]} at a time, on each of two accelerators;",
-    "without --level and --requests: 300 at 1, 8, 16, 32, and where else the figures need it.",
-)
+"""Label of the nodes that receive the files."""
+PROMPT, TOKENS, REQUESTS = 100, 20, 10
+"""Tokens of each request after the onboarding, and the number of requests."""
+LEVELS, MEASURED = (1, 32), 40
+"""Concurrency levels of the shortened measurement, and requests at each."""
 
 
 def nodes(scenario: Scenario) -> list[NodeGroup]:
-    """A large node of each accelerator, which receives the files."""
+    """Return a large node of each accelerator, labelled to receive the files."""
     return [
         group.model_copy(update={"name": f"{group.name}-shop", "count": 1, "gpus": 64, "labels": SELECTOR})
         for group in default_nodes()
@@ -60,7 +54,7 @@ def nodes(scenario: Scenario) -> list[NodeGroup]:
 
 
 def request(uri: str, endpoint: str, copy: Copy, scenario: Scenario, trace: Trace) -> dict[str, Any]:
-    """What is asked for, as the flow's parameters: the load is the busiest minute of the trace."""
+    """Return the parameters of the flow ``onboard``; the expected load is the busiest minute of the trace."""
     return {
         "uri": uri,
         "name": copy.service,
@@ -73,123 +67,110 @@ def request(uri: str, endpoint: str, copy: Copy, scenario: Scenario, trace: Trac
         **expected(trace),
         "results": "pvc://results/onboarding",
         "levels": list(LEVELS),
-        "requests": REQUESTS,
+        "requests": MEASURED,
         "minutes": 1,
         "min_replicas": FLOOR,
-        "check_seconds": 5,
+        "check_seconds": 0,
         "time_compression": scenario.compression,
     }
 
 
 def command(given: dict[str, Any]) -> list[str]:
-    """The same as a user types it."""
+    """Return the same request as a user types it."""
     words = ["modelyard", "onboard", given["uri"], "-n", given["namespace"]]
     names = {"parameters": "parameter", "prices": "price", "levels": "level"}
     for field, value in given.items():
         if field in ("uri", "namespace"):
             continue
         option = f"--{names.get(field, field)}".replace("_", "-")
-        many = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
-        for one in many if isinstance(many, list) else [many]:
-            words += [option, str(one)]
+        many = [f"{key}={text}" for key, text in value.items()] if isinstance(value, dict) else value
+        for text in many if isinstance(many, list) else [many]:
+            words += [option, str(text)]
     return words
 
 
-async def onboarded(
-    show: Show,
-    scenario: Scenario,
-    trace: Trace,
-    out: Path,
-    served: dict[str, Copy],
-    stack: LocalStack,
-    prefect: PrefectStack,
-    cluster: Cluster,
-) -> None:
-    """Act 0, beside a bucket of its own: ``served``, by namespace, are the copies that are services, as they are then.
+async def onboard_service(console: DemoConsole, scenario: Scenario, trace: Trace, out: Path, cluster: Cluster) -> Copy:
+    """Onboard the service of ``SHOWN`` from a bucket; return it with its URL and variant.
 
-    Raises ``DemonstrationFailed``: there is none.
+    Raises ``DemonstrationFailed`` when the onboarding fails.
     """
-    show.console.rule("Act 0: a model in a bucket becomes a service of the right size", align="left")
-    flows = asyncio.create_task(asyncio.to_thread(prefect.start))
-    os.environ["PREFECT_API_URL"] = prefect.server.api_url
-    files = {f"{MISTRAL}/{k}": v for k, v in small_model("mistral", "MistralForCausalLM", 2).items()}
+    copy = next(copy for copy in scenario.copies if copy.service)
+    accelerators = " and ".join(variant.accelerator for variant in scenario.variants)
+    console.say(
+        f"The model is in an S3 bucket on this machine. `modelyard onboard` copies its files to the nodes, measures it "
+        f"on {accelerators}, chooses the cheapest that meets TTFT {SLO_TTFT / 1000:g} s and ITL {SLO_ITL} ms, "
+        "and creates an autoscaled service."
+    )
+    console.say(
+        f"The measurement is short: {MEASURED} requests at a concurrency of {LEVELS[0]} and {LEVELS[1]}. The default "
+        "is 300 requests at 1, 8, 16 and 32. Part 2 replaces the load check at the end."
+    )
+    await install(cluster, arguments=["--access-log", "none"])
+    path = out / "onboarding.yaml"
+    path.write_text(yaml.safe_dump_all(before_onboarding(copy.namespace, scenario), sort_keys=False), encoding="utf-8")
+    files = {f"{MISTRAL}/{name}": body for name, body in small_model("mistral", "MistralForCausalLM", 2).items()}
     async with Sources({}, {"models": files}) as sources:
         await cluster.create(CONFIG_MAPS, allowed(sources))
-        await install(cluster, arguments=["--access-log", "none"])
-        stage = Stage(stack, prefect, cluster, sources, show, flows)
-        try:
-            for copy in scenario.copies:
-                if copy.service:
-                    served[copy.namespace] = await play(stage, copy, scenario, trace, out)
-        finally:
-            await flows
-    faster = f"{scenario.compression:g} times faster than life"
-    show.console.rule(
-        f"Acts 1 and 2: real traffic, {faster}, for that service and for two copies of a pair", align="left"
-    )
+        await console.run("kubectl", "apply", "-f", str(path))
+        printed = await console.stream(*command(request(f"s3://models/{MISTRAL}", sources.url, copy, scenario, trace)))
+    return await check_service(console, scenario, copy, cluster, printed)
 
 
-async def play(stage: Stage, copy: Copy, scenario: Scenario, trace: Trace, out: Path) -> Copy:
-    """From a URI to a service that answers; the copy with where it is asked, and what was chosen."""
-    show, space, name = stage.show, copy.namespace, copy.service
-    path = out / "onboarding.yaml"
-    path.write_text(yaml.safe_dump_all(before_onboarding(space, scenario), sort_keys=False), encoding="utf-8")
-    await show.run("kubectl", "apply", "-f", str(path))
-    for line in SHORTENED:
-        show.say(line)
-    show.say(f"The engines run {scenario.compression:g} times faster than life, and are measured so: by that much")
-    show.say("their profile is slower. Targets, load and profile are as in life, as in the acts after it.")
-    await stage.flows
-    said = await show.live(*command(request(f"s3://models/{MISTRAL}", stage.sources.url, copy, scenario, trace)))
-    get, listed = stage.cluster.get, stage.cluster.list
-    model, autoscaling = await get(BASE_MODELS, name, space), await get(VARIANTS, name, space)
+async def check_service(console: DemoConsole, scenario: Scenario, copy: Copy, cluster: Cluster, printed: str) -> Copy:
+    """Check what the onboarding left in the cluster; return the service with its URL and variant."""
+    space, name = copy.namespace, copy.service
+    model, autoscaling = await cluster.get(BASE_MODELS, name, space), await cluster.get(VARIANTS, name, space)
     state = (model.get("status") or {}).get("state")
-    show.claim(f"the model's files are on their nodes: BaseModel {name} is {state}", state == "Ready")
-    found = await listed(BENCHMARK_JOBS, space)
-    jobs = {one["metadata"]["name"]: (one.get("status") or {}).get("state") for one in found}
-    measured = ", ".join(f"{name} {state}" for name, state in jobs.items())
-    show.claim(f"each candidate was measured: {measured}", len(jobs) == 2 and {*jobs.values()} == {"Completed"})
-    services = [one["metadata"]["name"] for one in await listed(INFERENCE_SERVICES, space)]
-    show.claim(f"the probes are gone: what is left is InferenceService {', '.join(services)}", services == [name])
+    console.check(f"Delivered: BaseModel {space}/{name} is {state} on its nodes", state == "Ready")
+
+    jobs = {
+        job["metadata"]["name"]: (job.get("status") or {}).get("state")
+        for job in await cluster.list(BENCHMARK_JOBS, space)
+    }
+    measured = len(jobs) == len(scenario.variants) and {*jobs.values()} == {"Completed"}
+    console.check(f"Measured: {', '.join(f'BenchmarkJob {job} {state}' for job, state in jobs.items())}", measured)
+
+    services = [service["metadata"]["name"] for service in await cluster.list(INFERENCE_SERVICES, space)]
+    console.check(f"Cleaned up: only InferenceService {', '.join(services)} is left, no probe", services == [name])
+
     spec = autoscaling["spec"]
-    variant = next(one for one in scenario.variants if one.accelerator == spec["accelerator"])
-    chosen = f"on-{variant.accelerator.lower()}"
-    same = f"chosen: {chosen}," in said
-    show.claim(f"{chosen} was chosen, and its accelerator is {variant.accelerator}", same)
-    show.claim(*await placed(stage, copy, variant.accelerator))
+    variant = next(variant for variant in scenario.variants if variant.accelerator == spec["accelerator"])
+    runtime = f"on-{variant.accelerator.lower()}"
+    console.check(f"Chosen: runtime {runtime} with {variant.accelerator}", f"chosen: {runtime}," in printed)
+
+    pods = await cluster.list(PODS, space, label_selector=f"{SERVICE}={name}")
+    where = [pod["spec"].get("nodeName", "") for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    placed = bool(where) and all(node.startswith(variant.accelerator.lower()) for node in where)
+    console.check(f"Placed: {counted(len(where), 'pod')} on {', '.join(sorted({*where}))}", placed)
+
     fitted = {key: value for part in spec["variantProfile"]["perfParms"].values() for key, value in part.items()}
-    text = ", ".join(f"{key} {float(value):.3g}" for key, value in fitted.items())
     engine = engine_of(provenance(autoscaling), fitted)
-    behind = ", ".join(f"{value:.3g}" for value in engine or ())
-    true = ", ".join(f"{value:g}" for value in (*variant.decode, *variant.prefill))
-    show.claim(f"it is autoscaled on the profile that was fitted, in ms: {text}", len(fitted) == 4)
-    show.claim(f"and on the engine behind it: {behind or 'unknown'} (in truth {true})", engine is not None)
-    service = await get(INFERENCE_SERVICES, name, space)
-    show.claim(*await asked(service))
-    made = counted(int(service["metadata"]["annotations"][INITIAL_REPLICAS]), "replica")
-    show.say(f"It was made with {made}, which its busiest minute needs. The traffic begins all at")
-    show.say(f"once: it keeps {FLOOR} at least, as it was asked for; the others begin with one of each engine.")
-    return replace(copy, url=service["status"]["url"].rstrip("/"), chosen=variant.name)
+    names = ("alpha", "beta", "gamma", "delta")
+    service = ", ".join(f"{name} {float(fitted.get(name, 'nan')):.3g}" for name in names)
+    alone = ", ".join(f"{value:.3g}" for value in engine or ())
+    simulated = ", ".join(f"{value:g}" for value in (*variant.decode, *variant.prefill))
+    console.check(
+        f"Profiled in ms: {service}; its engine alone: {alone or 'unknown'} (the simulated engine has {simulated})",
+        len(fitted) == 4 and engine is not None,
+    )
+    served = await cluster.get(INFERENCE_SERVICES, name, space)
+    console.check(*await answers(served))
+    replicas = counted(int(served["metadata"]["annotations"][INITIAL_REPLICAS]), "replica")
+    console.say(f"The service starts with {replicas}, enough for its busiest minute, and keeps at least {FLOOR}.")
+    return replace(copy, url=served["status"]["url"].rstrip("/"), chosen=variant.name)
 
 
-async def placed(stage: Stage, copy: Copy, accelerator: str) -> tuple[str, bool]:
-    """Where its pods are, and whether those nodes have the accelerator."""
-    pods = await stage.cluster.list(PODS, copy.namespace, label_selector=f"{SERVICE}={copy.service}")
-    there = [one["spec"] for one in pods if "deletionTimestamp" not in one["metadata"]]
-    nodes = [spec["nodeName"] for spec in there if "nodeName" in spec]
-    right = all(node.startswith(accelerator.lower()) for node in nodes)
-    return f"it runs there: {counted(len(nodes), 'pod')} on {', '.join(sorted({*nodes}))}", bool(nodes) and right
-
-
-async def asked(service: Object) -> tuple[str, bool]:
-    """What came of some requests through its URL, one after the other."""
+async def answers(service: Object) -> tuple[str, bool]:
+    """Send some requests to the service's URL, one after the other; return a claim and whether it is true."""
     name, url, answered, problem = service["metadata"]["name"], service["status"]["url"], 0, ""
     async with open_session() as session:
-        for _ in range(ASKED):
+        for _ in range(REQUESTS):
             try:
                 async with asyncio.timeout(60):
-                    came = await send(session, url, chat_body(name, PROMPT, TOKENS))
-                answered += came.output_tokens == TOKENS
+                    answer = await send(session, url, chat_body(name, PROMPT, TOKENS))
+                answered += answer.output_tokens == TOKENS
             except (RequestFailed, TimeoutError, aiohttp.ClientError) as error:
                 problem = f"; {type(error).__name__}: {error}"[:200]
-    return f"{answered} of {ASKED} requests were answered whole at {url}{problem}", answered == ASKED and ready(service)
+    return f"Serving: {answered} of {REQUESTS} requests answered at {url}{problem}", answered == REQUESTS and ready(
+        service
+    )

@@ -1,9 +1,8 @@
-"""Run the demonstration from nothing to the verdict.
+"""The main demonstration: from an empty machine to three fleets scaled under the same real traffic.
 
-Starts a local cluster, Prefect and the exporter. Act 0 brings a model from a bucket to a service of the right size.
-Then replays the same real traffic through that service and through two copies of one model on two accelerators, each
-scaled another way; lets the deployed, scheduled flow scale them; tells what happened. Exit code 0 only if all that act
-0 claims is true, every copy really scaled both ways, and what was seen may be believed.
+Starts a local cluster, Prefect and the exporter. Part 1 onboards a model. Part 2 replays real traffic through the
+onboarded service and two pairs of Deployments while the deployed, scheduled flow scales each in its own way. The pace
+follows the machine (``pace``). The exit code is 0 when every functional claim holds.
 """
 
 from __future__ import annotations
@@ -11,31 +10,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
-import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.console import Console
 from rich.markup import escape
 
 from deployments.child import Child
-from deployments.demo import onboarding, picture, story
+from deployments.demo import charts, pace, report
+from deployments.demo.console import DemoConsole, kubectl, run_script, wait_until
 from deployments.demo.manifests import autoscaling, deployment, flow_parameters
-from deployments.demo.publish import publish
+from deployments.demo.observations import BINDINGS, Moment, Sample, changes, sample
+from deployments.demo.onboarding import nodes as onboarding_nodes
+from deployments.demo.onboarding import onboard_service
+from deployments.demo.report import Outcome
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, Copy, Form, Scenario
-from deployments.demo.stage import DemonstrationFailed, Show
-from deployments.demo.story import Played
-from deployments.demo.truth import LATE, Truth
-from deployments.demo.watch import BINDINGS, Gap, Moment, Sample, sample
 from deployments.profile import ROOT, free_port
 from deployments.stack import PrefectStack, beside_a_cluster, schedule, write_prefect_file
 from modelyard.autoscaling.kinds import VARIANTS
@@ -45,126 +40,83 @@ from modelyard.local.load import ReadyPods
 from modelyard.local.settings import StackSettings, default_nodes
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
-from modelyard.traffic.latency import percentile
+from modelyard.objects.documents import cut
 from modelyard.traffic.replay import Replay, ReplaySettings
 from modelyard.traffic.router import Endpoint
 from modelyard.traffic.trace import Trace, read_trace
 
 TRACE = ROOT / "benchmarks" / "data" / "azure-llm-inference-2023-conversation.csv"
-FIRST_RUN_AFTER = 24
-"""Seconds from the bootstrap to the first scheduled run: deploying and starting a worker takes about that long."""
+UNSCHEDULED = 3600.0
+"""Seconds until the first run of the autoscaler, unless ``schedule`` starts it before, as soon as there is a fleet."""
 RATE_WINDOW = 5.0
-"""Wall seconds over which the shown load is averaged."""
-SIZED = "a replica takes"
-"""What a decision says that knows load and profile."""
-RECENT = 200
-"""Requests of which it is said meanwhile how late they were sent."""
+"""Wall seconds over which the printed load is averaged."""
+PROGRESS_EVERY = 15.0
+"""Wall seconds between progress lines."""
 
-Begin = Callable[[LocalStack, PrefectStack, Cluster], Awaitable[None]]
-
-console = Console(width=None if sys.stdout.isatty() else 100)
+Prepare = Callable[[LocalStack, PrefectStack, Cluster], Awaitable[None]]
 
 
-def say(text: str) -> None:
-    """Progress, with the seconds since the start."""
-    console.print(f"[dim]{time.monotonic() - STARTED:6.1f} s[/]  {text}", highlight=False)
+def main(scenario: Scenario, out: Path, *, adapt: bool, keep: bool) -> int:
+    """Run the demonstration; ``adapt`` chooses the compression for this machine. Returns the exit code."""
+    return run_script(partial(demonstration, scenario, out.resolve(), adapt), out.resolve(), "demo", keep=keep)
 
 
-STARTED = time.monotonic()
-
-
-def main(scenario: Scenario, out: Path, *, runs_wanted: int, keep: bool, write: bool) -> int:
-    """Run, print. 0: scaled as was to be shown in every run; 1: not, or too many runs are void, or something failed.
-
-    Of several runs one that is void is made again, at most half as many as are wanted.
-    """
-    out = out.resolve()
-    good: list[list[Played]] = []
-    number, void = 0, 0
-    try:
-        while len(good) + void == number < runs_wanted + runs_wanted // 2 and len(good) < runs_wanted:
-            number += 1
-            folder = out if runs_wanted == 1 else out / f"run-{number}"
-            run = asyncio.run(demonstrate(scenario, folder, keep=keep))
-            void += any(one.truth.void for one in run)
-            if run and all(one.good for one in run):
-                good.append(run)
-                shown = folder
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return 130
-    except DemonstrationFailed as error:
-        console.print(f"[bold red]✗[/] {escape(str(error))}")
-        return 1
-    done = len(good) == runs_wanted
-    if write and done:
-        publish(good, scenario, shown)
-    if good and runs_wanted > 1:
-        rest = f"; {void} void, made again" if void else ""
-        console.print(f"\nMedian, least and greatest of {len(good)} runs{rest}:\n")
-        console.print(story.markdown(story.comparison(good, scenario)), soft_wrap=True, markup=False, highlight=False)
-    return 0 if done else 1
-
-
-async def demonstrate(scenario: Scenario, out: Path, keep: bool) -> list[Played]:
-    """The whole demonstration, once: every copy after it."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    trace = read_trace(TRACE).stretch(scenario.start_minute, scenario.minutes)
-    if scenario.rate != 1:
-        trace = trace.scaled(rate=scenario.rate)
-    say(
-        f"replaying minutes {scenario.start_minute:g} to {scenario.start_minute + scenario.minutes:g} of a real trace: "
-        f"{len(trace)} requests, {scenario.compression:g} times faster than life"
-    )
-    show, served = Show(), dict[str, Copy]()
-    begin = partial(onboarding.onboarded, show, scenario, trace, out, served)
-    async with running(scenario, out, begin) as (stack, prefect, cluster, prometheus):
-        if not show.true:
-            return []
-        scenario = replace(scenario, copies=tuple(served.get(copy.namespace, copy) for copy in scenario.copies))
-        say(
-            f"beside it: KUBECONFIG={stack.kubeconfig} {Path(sys.executable).with_name('modelyard')} plan -n shop "
-            f"--prometheus {stack.prometheus_url} --time-compression {scenario.compression:g}"
+@contextlib.asynccontextmanager
+async def demonstration(
+    scenario: Scenario, out: Path, adapt: bool, console: DemoConsole
+) -> AsyncIterator[Sequence[str]]:
+    """Start everything, play both parts, check; yield suggestions for the reader."""
+    if adapt:
+        free = await asyncio.to_thread(pace.measure_free_cores)
+        scenario = replace(scenario, compression=pace.choose_compression(free))
+        slower = "" if scenario.compression == pace.FASTEST else f" instead of {pace.FASTEST:g}, so that it can keep up"
+        console.say(
+            f"This machine has {free:.1f} free processor cores. Simulated time runs {scenario.compression:g} times "
+            f"faster than real time{slower}."
         )
-        played = await play(scenario, trace, cluster, prometheus)
-        for one in played:
-            conclude(scenario, one)
-        if not all(sized(show, one) for one in played if one.copy.service):
-            return []
-        console.print()
-        heading, *rows = story.comparison([played], scenario)
-        console.print(story.figures("The same traffic, scaled three ways", heading, rows))
-        console.print("slo is the service, on the accelerator that was chosen; the others have both.")
-        console.print()
-        for act, copies in groupby(played, key=lambda one: one.copy.act):
-            path = out / f"act-{act}.png"
-            picture.draw(list(copies), scenario, path)
-            console.print(f"[bold]Picture[/]     {path}")
-        console.print(f"[bold]Prefect UI[/]  {prefect.server.ui_url}   (flow autoscale, its shifts, ticks and tables)")
-        console.print(f"[bold]Prometheus[/]  {stack.prometheus_url}/graph")
-        console.print(
-            f"[bold]Cluster[/]     export KUBECONFIG={stack.kubeconfig}; kubectl get va,autoscalingpolicybindings -A"
+    trace = read_trace(TRACE).stretch(scenario.start_minute, scenario.minutes).scaled(rate=scenario.rate)
+    services: list[Copy] = []
+
+    async def prepare(stack: LocalStack, prefect: PrefectStack, cluster: Cluster) -> None:
+        console.heading("Part 1 of 2: onboard a model")
+        os.environ["PREFECT_API_URL"] = prefect.server.api_url
+        services.append(await onboard_service(console, scenario, trace, out, cluster))
+        console.heading("Part 2 of 2: scale three fleets under the same real traffic")
+
+    async with running(scenario, out, prepare, console.say) as (stack, prefect, cluster, prometheus):
+        copies = tuple(services[0] if copy.service else copy for copy in scenario.copies)
+        for copy in copies:
+            console.say(f"Fleet {copy.label}: {copy.title}.")
+        console.say(
+            f"Each fleet receives minutes {scenario.start_minute:g} to {scenario.start_minute + scenario.minutes:g} of "
+            f"a recorded production trace ({len(trace):,} requests), then {scenario.quiet_minutes:g} quiet minutes."
         )
-        if keep:
-            console.print("\nEverything keeps running. Ctrl-C ends it.")
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-        else:
-            console.print("\nEverything is being stopped now; `make demo KEEP=1` leaves it running.")
-    return played
+        outcomes = await play(replace(scenario, copies=copies), trace, cluster, prometheus, console)
+        conclude(console, scenario, outcomes, len(trace))
+        charts.draw(outcomes, scenario, out / "traffic.png")
+        console.print(f"[bold]Chart[/]       {out / 'traffic.png'}")
+        console.print(f"[bold]Prefect UI[/]  {prefect.server.ui_url}   (flow autoscale: runs, ticks, decision tables)")
+        modelyard = Path(sys.executable).with_name("modelyard")
+        yield [
+            f"export KUBECONFIG={stack.kubeconfig}",
+            f"{kubectl()} get isvc,va,autoscalingpolicybindings -A -o wide",
+            f"{modelyard} plan -n shop --prometheus {stack.prometheus_url} --time-compression {scenario.compression:g}"
+            " --load 2x",
+            f"open {prefect.server.ui_url} and {stack.prometheus_url}/graph",
+        ]
 
 
 @contextlib.asynccontextmanager
 async def running(
-    scenario: Scenario, out: Path, begin: Begin | None = None, **cluster_settings: Any
+    scenario: Scenario,
+    out: Path,
+    prepare: Prepare | None = None,
+    say: Callable[[str], None] = print,
+    **cluster_settings: Any,
 ) -> AsyncIterator[tuple[LocalStack, PrefectStack, Cluster, Prometheus]]:
-    """Cluster, engines, exporter and Prefect, all up and scheduled; stopped at the end, however it comes.
+    """Run cluster, engines, exporter and Prefect until the block ends; on entry the scheduled flow has decided once.
 
-    ``begin`` starts Prefect and uses it for something else, before the autoscaler is scheduled.
+    ``prepare`` may use cluster and Prefect before the autoscaler is scheduled; then the flow ``reconcile`` runs, too.
     """
     exporter_port = free_port()
     nodes = [
@@ -172,32 +124,24 @@ async def running(
         for group in default_nodes()
         if any(group.product == variant.product for variant in scenario.variants)
     ]
-    own = [copy for copy in scenario.copies if not copy.service]
-    if len(own) < len(scenario.copies):
-        nodes += onboarding.nodes(scenario)
+    pairs = [copy for copy in scenario.copies if not copy.service]
     settings = StackSettings(
         scrape_interval="1s",
         backoff_scale=0.1,
         scrape_targets=[f"127.0.0.1:{exporter_port}"],
-        nodes=nodes,
+        nodes=nodes + (onboarding_nodes(scenario) if prepare else []),
         **cluster_settings,
     )
     async with contextlib.AsyncExitStack() as cleanup:
-        spaces = (*(copy.namespace for copy in own), CONTROLLER_NAMESPACE)
-        ground = beside_a_cluster(out, settings, spaces, say)
-        stack, prefect, cluster = await cleanup.enter_async_context(ground)
-        for copy in own:
-            for variant in scenario.variants:
-                await cluster.apply(deployment(variant, copy, scenario))
-        await served(cluster, scenario)
-        for copy in own:
-            for manifest in autoscaling(copy, scenario):
-                await cluster.apply(manifest)
-        names = ", ".join(f"{v.name} ({v.accelerator}, cost {v.cost})" for v in scenario.variants)
-        say(f"one model on two accelerators: {names}")
-        for copy in scenario.copies:
-            say(f"act {copy.act}, namespace {copy.namespace}: {copy.title}")
-
+        namespaces = (*(copy.namespace for copy in pairs), CONTROLLER_NAMESPACE)
+        stack, prefect, cluster = await cleanup.enter_async_context(beside_a_cluster(out, settings, namespaces, say))
+        given, every = flow_parameters(scenario, stack.prometheus_url), scenario.shift_seconds / 2
+        if prepare:
+            shift = {"interval_seconds": 3, "shift_seconds": 1800}
+            write_prefect_file(out / "prefect.yaml", "reconcile", shift, 900, 30, {"autoscale": given})
+        else:
+            write_prefect_file(out / "prefect.yaml", "autoscale", given, every, UNSCHEDULED)
+        start = asyncio.create_task(asyncio.to_thread(prefect.start))
         exporter = Child(
             "the exporter",
             ["-m", "modelyard.cli.main", "exporter", "--port", str(exporter_port)],
@@ -206,111 +150,98 @@ async def running(
         )
         exporter.start()
         cleanup.callback(exporter.stop, 5.0)
-        await asyncio.to_thread(prefect.server.wait)
-        given, every = flow_parameters(scenario, stack.prometheus_url), scenario.shift_seconds / 2
-        if begin is None:
-            write_prefect_file(out / "prefect.yaml", "autoscale", given, every, FIRST_RUN_AFTER)
-            await asyncio.to_thread(prefect.start)
-        else:
-            shift = {"interval_seconds": 3, "shift_seconds": 1800}
-            write_prefect_file(out / "prefect.yaml", "reconcile", shift, 900, FIRST_RUN_AFTER, {"autoscale": given})
-            await begin(stack, prefect, cluster)
-            await schedule(prefect.server.api_url, "autoscale/autoscale", every)
+        for copy in pairs:
+            for variant in scenario.variants:
+                await cluster.apply(deployment(variant, copy, scenario))
+            for manifest in autoscaling(copy, scenario):
+                await cluster.apply(manifest)
+        await start
+        if prepare:
+            await prepare(stack, prefect, cluster)
+        await wait_until("every engine is ready", partial(_unready, cluster, scenario), lambda names: not names)
+        await schedule(prefect.server.api_url, "autoscale/autoscale", every)
+        say("Waiting for the first scheduled run of the flow autoscale.")
+        undecided = partial(_undecided, cluster, scenario)
+        await wait_until("the flow autoscale has decided for every fleet", undecided, lambda names: not names)
         prometheus = await cleanup.enter_async_context(Prometheus(PrometheusSettings(base_url=stack.prometheus_url)))
-        await decided(cluster, scenario)
         yield stack, prefect, cluster, prometheus
 
 
-async def served(cluster: Cluster, scenario: Scenario) -> None:
-    """Wait until every variant's first engines are ready."""
-    async with asyncio.timeout(300):
-        while True:
-            items = [d for name in scenario.namespaces for d in (await cluster.list(DEPLOYMENTS, name)).items]
-            if all((d.get("status") or {}).get("readyReplicas") == d["spec"]["replicas"] for d in items):
-                return
-            await asyncio.sleep(0.3)
+async def _unready(cluster: Cluster, scenario: Scenario) -> list[str]:
+    items = [item for name in scenario.namespaces for item in (await cluster.list(DEPLOYMENTS, name)).items]
+    return [
+        f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+        for item in items
+        if (item.get("status") or {}).get("readyReplicas") != item["spec"]["replicas"]
+    ]
 
 
-async def decided(cluster: Cluster, scenario: Scenario) -> None:
-    """Wait until the scheduled flow has decided for every variant and binding."""
-    say("waiting for the first scheduled run of the flow")
-    async with asyncio.timeout(300):
-        while True:
-            waiting = 0
-            for copy in scenario.copies:
-                if copy.form is Form.POLICY:
-                    items = (await cluster.list(BINDINGS, copy.namespace)).items
-                    waiting += not items or not all((i.get("status") or {}).get("conditions") for i in items)
-                else:
-                    known = [observe.variant(item) for item in (await cluster.list(VARIANTS, copy.namespace)).items]
-                    due = 1 if copy.service else len(scenario.variants)
-                    waiting += len(known) < due or not all(v.last_run for v in known)
-            if not waiting:
-                break
-            await asyncio.sleep(0.5)
-    say("the scheduled flow decides; traffic begins")
+async def _undecided(cluster: Cluster, scenario: Scenario) -> list[str]:
+    """Return the fleets for which the flow has not decided yet."""
+    waiting = []
+    for copy in scenario.copies:
+        if copy.form is Form.POLICY:
+            items = (await cluster.list(BINDINGS, copy.namespace)).items
+            decided = [bool((item.get("status") or {}).get("conditions")) for item in items]
+        else:
+            items = (await cluster.list(VARIANTS, copy.namespace)).items
+            decided = [bool(observe.variant(item).last_run) for item in items]
+        if not decided or not all(decided):
+            waiting.append(copy.label)
+    return waiting
 
 
-async def play(scenario: Scenario, trace: Trace, cluster: Cluster, prometheus: Prometheus) -> list[Played]:
-    """Replay the traffic through every copy at once, then stay quiet for a while; sample all along."""
-    begun = time.monotonic()
-    playing = [Playing(scenario, copy, trace, begun) for copy in scenario.copies]
-    tasks = [asyncio.create_task(work) for one in playing for work in one.work(cluster, prometheus)]
-    tasks.append(asyncio.create_task(narrate(playing, scenario)))
+async def play(
+    scenario: Scenario, trace: Trace, cluster: Cluster, prometheus: Prometheus, console: DemoConsole
+) -> list[Outcome]:
+    """Send the traffic to every fleet at once, then stay quiet; return the outcomes."""
+    begun, tempo = time.monotonic(), pace.Pace(scenario.compression)
+    fleets = [FleetTraffic(scenario, copy, trace, begun, tempo) for copy in scenario.copies]
+    background = [tempo.adjust(), narrate(fleets, scenario, tempo, console)]
+    background += [work for fleet in fleets for work in fleet.background(cluster, prometheus)]
+    tasks = [asyncio.create_task(work) for work in background]
     try:
-        results = await asyncio.gather(*(one.replay.run() for one in playing))
-        total = sum(map(len, results))
-        say(f"traffic is over: {total} requests; quiet for {scenario.quiet_minutes:g} trace minutes")
+        results = await asyncio.gather(*(fleet.replay.run() for fleet in fleets))
+        console.say(f"Traffic is over: {sum(map(len, results)):,} requests sent.")
         await asyncio.sleep(scenario.quiet_minutes * 60 / scenario.compression)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [
-        Played(one.copy, one.moments, result, Truth.of(len(trace), result, one.moments, scenario.longest_look))
-        for one, result in zip(playing, results, strict=True)
-    ]
+    return [Outcome(fleet.copy, fleet.moments, sent) for fleet, sent in zip(fleets, results, strict=True)]
 
 
-class Playing:
-    """The traffic of one copy under way, and what was sampled of it so far."""
+class FleetTraffic:
+    """The traffic of one fleet in progress, and what was observed of the fleet so far."""
 
-    def __init__(self, scenario: Scenario, copy: Copy, trace: Trace, begun: float) -> None:
+    def __init__(self, scenario: Scenario, copy: Copy, trace: Trace, begun: float, tempo: pace.Pace) -> None:
         self.copy = copy
         self.moments: list[Moment] = []
         self._scenario = scenario
         self._begun = begun
-        self._endpoints = ReadyPods(copy.namespace)
+        self._pods = ReadyPods(copy.namespace)
         self._sent: deque[tuple[float, int]] = deque()
         settings = ReplaySettings(model=MODEL, time_compression=scenario.compression)
         if copy.service:
             settings = replace(settings, model=copy.service, ejection_time=0.05)
-        self.replay = Replay(trace, self._by_url if copy.service else self._endpoints.current, settings)
+        self.replay = Replay(
+            trace, self._service if copy.service else self._pods.current, settings, admits=tempo.admits
+        )
 
-    def work(self, cluster: Cluster, prometheus: Prometheus) -> list[Coroutine[Any, Any, None]]:
-        """What has to run beside the traffic."""
-        sampling = sample(cluster, prometheus, self._scenario, self.copy, self._minute, self._load, self.moments)
-        return [sampling] if self.copy.service else [self._endpoints.follow(cluster), sampling]
+    def background(self, cluster: Cluster, prometheus: Prometheus) -> list[Coroutine[Any, Any, None]]:
+        """Return what must run next to the traffic."""
+        sampling = sample(cluster, prometheus, self._scenario, self.copy, self.minute, self._load, self.moments)
+        return [sampling] if self.copy.service else [self._pods.follow(cluster), sampling]
 
-    async def _by_url(self) -> list[Endpoint]:
+    async def _service(self) -> list[Endpoint]:
         return [Endpoint(self.copy.service, self.copy.url, self.copy.chosen)]
 
-    @property
-    def late(self) -> float:
-        """How late the latest requests were sent, at the 95th percentile, in seconds of the trace's time."""
-        return percentile(np.array([one.late for one in self.replay.results[-RECENT:]], dtype=np.float64), 95)
-
-    @property
-    def over(self) -> bool:
-        """Whether everything has been sent."""
-        return self.replay.sent == len(self.replay.trace)
-
-    def _minute(self) -> float:
+    def minute(self) -> float:
+        """Return the minute of the trace."""
         return (time.monotonic() - self._begun) * self._scenario.compression / 60
 
     def _load(self) -> float:
-        now = time.monotonic() - self._begun
-        sent = self._sent
+        now, sent = time.monotonic() - self._begun, self._sent
         sent.append((now, self.replay.sent))
         while len(sent) > 2 and sent[0][0] < now - RATE_WINDOW:
             sent.popleft()
@@ -318,81 +249,55 @@ class Playing:
         return (after - before) / (late - early) / self._scenario.compression if late > early else 0.0
 
 
-async def narrate(playing: list[Playing], scenario: Scenario) -> None:
-    """A line whenever a desired count changes, and every ten seconds."""
-    shown: dict[tuple[str, str], int] = {}
-    at = 0.0
+async def narrate(fleets: Sequence[FleetTraffic], scenario: Scenario, tempo: pace.Pace, console: DemoConsole) -> None:
+    """Print each scaling decision with its reason, and a progress line now and then."""
+    accelerators = {variant.name: variant.accelerator for variant in scenario.variants}
+    printed, share, at = [0] * len(fleets), 1.0, time.monotonic()
     while True:
         await asyncio.sleep(0.5)
-        for one in playing:
-            last = one.moments[-1] if one.moments else None
-            if not isinstance(last, Sample):
-                continue
-            for variant in scenario.variants:
-                known = one.copy.form, variant.name
-                before, now = shown.get(known), last.desired[variant.name]
-                if before is not None and now != before:
-                    arrow = "[green]▲[/]" if now > before else "[yellow]▼[/]"
-                    why = last.why.get(variant.name) or next(iter(last.why.values()), "")
-                    say(f"{arrow} {one.copy.form}: {variant.accelerator} {before} → {now}   {why}")
-                    at = time.monotonic()
-                shown[known] = now
-        if time.monotonic() - at > 10 and all(one.moments for one in playing):
+        for number, fleet in enumerate(fleets):
+            decided = changes(fleet.moments)
+            for _, together in groupby(decided[printed[number] :], key=lambda change: change.minute):
+                steps = list(together)
+                up = sum(change.after - change.before for change in steps) > 0
+                counts = ", ".join(f"{accelerators[step.variant]} {step.before} -> {step.after}" for step in steps)
+                reason = escape(cut(steps[0].why, 220))
+                console.say(f"{'[green]▲[/]' if up else '[yellow]▼[/]'} {fleet.copy.label}: {counts}. {reason}")
+            printed[number] = len(decided)
+        if time.monotonic() - at > PROGRESS_EVERY:
             at = time.monotonic()
-            say(f"minute {playing[0].moments[-1].minute:4.1f}: " + "; ".join(_state(one, scenario) for one in playing))
-            late = max((one.late for one in playing if not one.over), default=0.0)
-            if late > LATE:
-                say(f"[yellow]the machine is too busy for honest latencies:[/] requests are sent {late:.2f} s late")
+            states = "; ".join(state(fleet, scenario) for fleet in fleets)
+            console.say(
+                f"[dim]Minute {fleets[0].minute():.0f} of {scenario.minutes + scenario.quiet_minutes:g}: {states}[/]"
+            )
+            if tempo.share != share:
+                share = tempo.share
+                console.say(f"[yellow]The machine is busy: sending {share:.0%} of the traffic for now.[/]")
 
 
-def _state(one: Playing, scenario: Scenario) -> str:
-    last = one.moments[-1]
-    load = f"{last.load:.1f}/s " if one.copy.act == 1 else ""
-    if isinstance(last, Gap):
-        return f"{one.copy.form} {load}not seen"
-    counts = " ".join(f"{v.accelerator} {last.ready[v.name]}/{last.created[v.name]}" for v in scenario.variants)
-    kv = "-" if last.kv is None else f"{last.kv:.2f}"
-    queue = "-" if last.waiting is None else f"{last.waiting:.0f}"
-    return f"{one.copy.form} {load}{counts} KV {kv} queue {queue}"
-
-
-def sized(show: Show, played: Played) -> bool:
-    """Claim that the profile of a service is what it was scaled by."""
-    true = any(SIZED in why for look in played.samples for why in look.why.values())
-    show.claim(f"the autoscaler saw the load of {played.copy.service}, and sized it by its profile", true)
-    return true
-
-
-def conclude(scenario: Scenario, played: Played) -> None:
-    """Print what happened to one copy, and whether it is what was to be shown."""
-    samples, results = played.samples, played.results
-    console.print()
-    console.rule(f"Act {played.copy.act}: {played.copy.title}", align="left")
-    console.print(story.table(samples, scenario))
-    console.print(story.latencies(results))
-    columns = ("variant", "replica-minutes", "cost per replica-hour", "cost", "always at the peak")
-    bill = story.figures("What it cost", columns)
-    used = story.replica_minutes(played.moments, scenario)
-    minutes = played.truth.minutes - played.truth.unseen
-    total = total_peak = 0.0
-    for variant in scenario.variants:
-        peak = max((s.created[variant.name] for s in samples), default=0) * minutes
-        cost, at_peak = (amount / 60 * float(variant.cost) for amount in (used[variant.name], peak))
-        total, total_peak = total + cost, total_peak + at_peak
-        bill.add_row(variant.name, f"{used[variant.name]:.1f}", variant.cost, f"{cost:.2f}", f"{at_peak:.2f}")
-    bill.add_row("all", f"{sum(used.values()):.1f}", "", f"{total:.2f}", f"{total_peak:.2f}")
-    console.print(bill)
-    for finding in played.truth.findings:
-        console.print(f"[bold red]Void:[/] {finding.text}" if finding.void else f"[yellow]Note:[/] {finding.text}")
-    console.print(f"Traffic: {played.truth.text}.")
-    verdict = played.verdict
-    if played.truth.void:
-        console.print(
-            "[bold red]This run shows nothing.[/] Repeat it on a quieter machine, or with a lower --compression."
-        )
-        return
-    said = f"[bold {'green' if verdict.good else 'red'}]{verdict.words}[/]"
-    counts = (
-        f"{verdict.ups} times up, {verdict.downs} times down, peak {verdict.peak} replicas, {verdict.last} at the end."
+def state(fleet: FleetTraffic, scenario: Scenario) -> str:
+    """Describe the fleet's load and replicas in a few words."""
+    last = fleet.moments[-1] if fleet.moments else None
+    if not isinstance(last, Sample):
+        return f"{fleet.copy.label} not observed"
+    counts = " + ".join(
+        f"{last.ready[variant.name]}/{last.created[variant.name]} {variant.accelerator}"
+        for variant in scenario.variants
+        if last.created[variant.name]
     )
-    console.print(f"{said}: {counts}" + ("" if verdict.good else " The logs are below the output folder."))
+    return f"{fleet.copy.label} {last.load:.1f} req/s on {counts} ready"
+
+
+def conclude(console: DemoConsole, scenario: Scenario, outcomes: Sequence[Outcome], planned: int) -> None:
+    """Print decisions, comparison and lateness; check the functional claims."""
+    for outcome in outcomes:
+        console.print()
+        console.print(report.decision_table(outcome, scenario))
+        for claim, passed in report.checks(outcome):
+            console.check(claim, passed)
+    console.print()
+    console.print(report.comparison(outcomes, scenario))
+    results = [result for outcome in outcomes for result in outcome.results]
+    lateness = pace.Lateness.of(results, planned * len(outcomes))
+    console.print(str(lateness) if lateness.kept_up else f"[bold yellow]{lateness}[/]")
+    console.print("Seconds and minutes are simulated time. Costs are replica-hours times the variant's cost.")

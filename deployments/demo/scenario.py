@@ -1,8 +1,7 @@
-"""What the demonstration deploys and replays: one model on a cheap and an expensive accelerator, one busy hour.
+"""Scenario of the demonstration: one model on a cheap and an expensive accelerator, and a busy stretch of real traffic.
 
-The same traffic goes to three copies, each scaled another way: of the pair, or a service of the one that act 0 chose.
-Everything runs ``compression`` times faster than life: engines, traffic, ticks, scrapes and every policy duration. The
-objects are in ``manifests``.
+The same traffic goes to three fleets ("copies"), each scaled in its own way. Engines, traffic, ticks, scrapes and every
+policy duration run ``compression`` times faster than in production. The objects are in ``manifests``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ PORT = 8000
 
 
 class Form(StrEnum):
-    """By what a pair of variants is scaled."""
+    """Kinds of autoscaling in the demonstration."""
 
     SATURATION = "saturation"
     SLO = "slo"
@@ -25,50 +24,49 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy of the pair, in a namespace of its own, with its own copy of the traffic.
+    """One fleet in a namespace of its own, with its own copy of the traffic.
 
-    With a ``service``, an InferenceService that act 0 makes: it is asked at ``url``, and is the variant ``chosen``.
+    By default a pair of Deployments, one per accelerator. With a ``service`` it is an InferenceService that the
+    onboarding creates: it answers at ``url`` and runs on the accelerator of the variant ``chosen``.
     """
 
     form: Form
     namespace: str
-    act: int
     title: str
     service: str = ""
     url: str = ""
     chosen: str = ""
 
+    @property
+    def label(self) -> str:
+        """Namespace and what scales it."""
+        return f"{self.namespace} ({self.form})"
+
     def variant(self, workload: str) -> str:
-        """The variant that a workload is, or a VariantAutoscaling."""
+        """Return the variant that a workload, or a VariantAutoscaling, belongs to."""
         return self.chosen if self.service in (workload, workload.removesuffix("-engine")) else workload
 
 
 NAMESPACE = "demo"
-COPIES = (
-    Copy(Form.SATURATION, NAMESPACE, 1, "VariantAutoscaling in saturation form: scaled by KV-cache use and queue"),
-    Copy(Form.SLO, "demo-slo", 2, "VariantAutoscaling in SLO form: sized by a queueing model for TTFT and ITL targets"),
-    Copy(Form.POLICY, "demo-policy", 2, "AutoscalingPolicyBinding: metrics held at targets, cheap replicas first"),
+PAIRS = (
+    Copy(Form.SATURATION, NAMESPACE, "VariantAutoscaling, saturation form: scaled by KV-cache use and queue length"),
+    Copy(Form.POLICY, "demo-policy", "AutoscalingPolicyBinding: keeps metrics at target values, cheap replicas first"),
 )
-SHOWN = (
-    Copy(
-        Form.SLO, "shop", 1, "The service of act 0, by its URL: sized by its measured profile for its targets", "chat"
-    ),
-    Copy(Form.SATURATION, NAMESPACE, 2, COPIES[0].title),
-    COPIES[2],
-)
-"""What ``make demo`` plays: the service that is onboarded, and two copies of the pair beside it."""
+SERVICE = Copy(Form.SLO, "shop", "The onboarded service: sized for its latency targets by its measured profile", "chat")
+SHOWN = (SERVICE, *PAIRS)
+"""Fleets of ``make demo``: the onboarded service, and the pairs of Deployments for comparison."""
 SLO_TTFT = 2500
 SLO_ITL = 75
 """Targets in milliseconds."""
 FLOOR = 3
-"""The least replicas of the service: its load begins at once."""
+"""Minimum replicas of the service, whose full load begins at once."""
 
 
 @dataclass(frozen=True)
 class DemoVariant:
     """One way to serve the model. ``decode`` is (alpha, beta) and ``prefill`` (gamma, delta), in milliseconds.
 
-    ``batch`` is how many requests of this traffic fit the KV cache at once, which the performance profile states.
+    ``batch`` is how many requests of this traffic fit the KV cache at once, as the performance profile states.
     """
 
     name: str
@@ -118,26 +116,29 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Scenario:
-    """Times are those of the trace, that is before compression, where nothing else is said."""
+    """Times are times of the trace, before compression, unless stated otherwise.
+
+    The stretch rises from 5.7 to 8.4 requests/s, falls to 5.2, and six quiet minutes follow.
+    """
 
     compression: float = 10.0
-    start_minute: float = 14.0
-    minutes: float = 36.0
+    start_minute: float = 21.0
+    minutes: float = 18.0
     quiet_minutes: float = 6.0
     rate: float = 1.0
     tick_seconds: float = 15.0
     startup_seconds: float = 90.0
     shift_seconds: float = 120.0
-    """Wall seconds of one run of the flow; twice as many as from one to the next."""
+    """Wall seconds of one run of the flow; twice the interval between starts."""
     variants: tuple[DemoVariant, ...] = VARIANTS
-    copies: tuple[Copy, ...] = COPIES
+    copies: tuple[Copy, ...] = PAIRS
 
     @property
-    def longest_look(self) -> float:
-        """Minutes of the trace that a look at the cluster tells of at most: five wall seconds, one look a second."""
+    def longest_gap(self) -> float:
+        """Minutes of the trace between two samples that still count as observed: five wall seconds."""
         return 5 * self.compression / 60
 
     @property
     def namespaces(self) -> list[str]:
-        """Where the copies live."""
+        """Namespaces of the fleets."""
         return [copy.namespace for copy in self.copies]

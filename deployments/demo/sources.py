@@ -1,12 +1,11 @@
-"""Where the demonstration's models come from: a model hub and an S3 bucket, small and real, on a loopback address.
+"""Model hub and S3 bucket of the demonstrations on a loopback address, with small models.
 
-They speak what clients of a hub and of S3 ask for: commits, listings, byte ranges, checksums. The models have the shape
-of real ones and random weights. The end of each file can be held back, so that a transfer of some megabytes is seen.
+They implement what clients of a hub and of S3 use: commits, listings, byte ranges, checksums. The models have the shape
+of real ones and random weights.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import random
@@ -28,7 +27,7 @@ Files = Mapping[str, bytes]
 
 
 def tokenizer() -> dict[str, bytes]:
-    """The files of a tokenizer that counts as the simulated engine does: every word is the one token there is."""
+    """Return a tokenizer that counts as the simulated engine does: every word is one token."""
     model = {"type": "WordLevel", "vocab": {"tok": 0}, "unk_token": "tok"}
     rest = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
     rules: dict[str, Any] = {
@@ -43,7 +42,7 @@ def tokenizer() -> dict[str, bytes]:
 
 
 def small_model(kind: str, architecture: str, seed: int) -> dict[str, bytes]:
-    """The files of a decoder with ten million random parameters in BF16, 20 MB, and of its tokenizer."""
+    """Return a decoder with ten million random parameters in BF16 (20 MB) and its tokenizer."""
     layers, hidden, inner, heads, shared, words = 8, 256, 704, 8, 4, 8192
     config = {
         "architectures": [architecture],
@@ -104,15 +103,13 @@ def small_adapter(base: str) -> dict[str, bytes]:
 class Sources:
     """Repositories of the hub, ``OWNER/NAME``, and buckets, on one port while it is entered.
 
-    All of every file is served, or the share that ``allow`` was given last; what is beyond waits for more. A bucket
-    that is a dictionary takes new files, of at most ``LARGEST`` bytes.
+    A bucket that is a dictionary takes new files, of at most ``LARGEST`` bytes.
     """
 
     def __init__(self, repositories: Mapping[str, Files], buckets: Mapping[str, Files], port: int = 0) -> None:
         """``port`` of 127.0.0.1; 0: any free one."""
         self.url = ""
         self._port = port
-        self._share, self._more = 1.0, asyncio.Event()
         self.repositories, self.buckets = repositories, buckets
         app = web.Application(client_max_size=LARGEST)
         app.router.add_get("/api/models/{owner}/{name}/revision/{revision}", self._commit)
@@ -137,18 +134,12 @@ class Sources:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
-    def allow(self, share: float) -> None:
-        """Serve so much of every file."""
-        self._share = share
-        self._more.set()
-        self._more = asyncio.Event()
-
     def in_bucket(self, bucket: str, prefix: str) -> Files:
-        """The files below a prefix."""
+        """Return the files below a prefix."""
         found = self.buckets[bucket].items()
         return {name.removeprefix(f"{prefix}/"): body for name, body in found if name.startswith(f"{prefix}/")}
 
-    # A hub
+    # Hub
 
     async def _commit(self, request: web.Request) -> web.Response:
         commit, _ = self._repository(request)
@@ -169,7 +160,6 @@ class Sources:
         return await self._send(request, files, {"X-Repo-Commit": commit})
 
     def _repository(self, request: web.Request) -> tuple[str, Files]:
-        """The commit that is asked for, and its files."""
         files = self.repositories.get("{owner}/{name}".format(**request.match_info))
         if files is None:
             raise web.HTTPNotFound(headers={"X-Error-Code": "RepoNotFound"})
@@ -178,7 +168,7 @@ class Sources:
             raise web.HTTPNotFound(headers={"X-Error-Code": "RevisionNotFound"})
         return commit, files
 
-    # A bucket
+    # Bucket
 
     async def _listing(self, request: web.Request) -> web.Response:
         files, prefix = self._bucket(request), request.query.get("prefix", "")
@@ -211,7 +201,7 @@ class Sources:
     # Both
 
     async def _send(self, request: web.Request, files: Files, headers: Mapping[str, str]) -> web.StreamResponse:
-        """A file, or the range of it that is asked for, as far as it may be served."""
+        """Send a file or the requested range of it."""
         body = files.get(request.match_info["file"])
         if body is None:
             raise web.HTTPNotFound
@@ -225,10 +215,7 @@ class Sources:
         response.content_length = stop - start
         await response.prepare(request)
         for at in range(start, stop, PIECE) if request.method == "GET" else ():
-            piece = body[at : min(stop, at + PIECE)]
-            while at > self._share * len(body):
-                await self._more.wait()
-            await response.write(piece)
+            await response.write(body[at : min(stop, at + PIECE)])
         return response
 
 

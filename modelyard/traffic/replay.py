@@ -106,7 +106,8 @@ class ReplaySettings:
 class Replay:
     """One replay of ``trace``. Await ``run`` once; the other members may be read meanwhile (progress bars).
 
-    ``on_result`` is called with each result as it comes, in the event loop: it must be quick.
+    ``on_result`` is called with each result as it comes, in the event loop: it must be quick. ``admits``
+    decides by index and lateness (virtual seconds) whether a request is sent; one that is not has no result.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Replay:
         source: EndpointSource,
         settings: ReplaySettings,
         on_result: Callable[[RequestResult], None] | None = None,
+        admits: Callable[[int, float], bool] | None = None,
     ) -> None:
         self.trace = trace
         self.settings = settings
@@ -124,6 +126,7 @@ class Replay:
         self.results: list[RequestResult] = []
         self.sent = 0
         self._on_result = on_result
+        self._admits = admits
         self._origin = math.nan
 
     @property
@@ -132,7 +135,7 @@ class Replay:
         return (asyncio.get_running_loop().time() - self._origin) * self.settings.time_compression
 
     async def run(self) -> list[RequestResult]:
-        """Send everything, wait for every answer, return the results in order of completion.
+        """Send every admitted request, wait for every answer, return the results in order of completion.
 
         When cancelled, requests in flight are dropped and recorded as unfinished; those not yet due have no result.
         """
@@ -145,7 +148,8 @@ class Replay:
                     delay = self._origin + at / compression - loop.time()
                     if delay > 0:
                         await asyncio.sleep(delay)
-                    tasks.create_task(self._serve(session, index, at))
+                    if self._admits is None or self._admits(index, max(0.0, self.virtual_time - at)):
+                        tasks.create_task(self._serve(session, index, at))
         return self.results
 
     async def _serve(self, session: aiohttp.ClientSession, index: int, at: float) -> None:

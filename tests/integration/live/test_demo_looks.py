@@ -10,8 +10,8 @@ import pytest
 from fleet_fixture import ServedModel, eventually
 from prometheus_server import PrometheusServer
 
+from deployments.demo.observations import Gap, Moment, Sample, sample
 from deployments.demo.scenario import Copy, Form, Scenario
-from deployments.demo.watch import Gap, Moment, Sample, sample
 from modelyard.cluster import Cluster
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 async def looks(cluster: Cluster, url: str, namespace: str, into: list[Moment]) -> None:
     async with Prometheus(PrometheusSettings(base_url=url)) as prometheus:
-        copy = Copy(Form.SATURATION, namespace, 1, "")
+        copy = Copy(Form.SATURATION, namespace, "")
         await sample(cluster, prometheus, Scenario(), copy, lambda: 1.0, lambda: 2.0, into, every=0.1)
 
 

@@ -19,8 +19,7 @@ from command_line import modelyard_beside
 from fleet_fixture import quick, run_tick
 from in_process_runs import Shift
 
-from deployments.demo.local_sources import small_sources
-from deployments.demo.stage import allowed
+from deployments.demo.local_sources import allowed, small_sources
 from flows.reconcile import lifecycles
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, Cluster, NotFound, Object

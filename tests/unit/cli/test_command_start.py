@@ -230,7 +230,7 @@ def test_every_output_has_json_and_yaml_of_the_same(tmp_path: Path) -> None:
         (["autoscale", "--once", "--shift", "5"], "--once, --shift: give one of the two"),
         (["bootstrap", "--autoscale", "{"], "--autoscale: Expecting property name"),
         (["worker", "--limit", "0"], "--limit"),
-        (["demo", "--runs", "2", "--keep"], "--keep, --runs: only a single run"),
+        (["demo", "--compression", "0"], "--compression"),
     ],
 )
 def test_a_command_line_that_cannot_be_used_ends_with_2(arguments: list[Any], said: str) -> None:

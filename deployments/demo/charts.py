@@ -1,6 +1,6 @@
-"""One figure per act: load, replicas, latency against its targets and cost over the minutes of the trace, as PNG.
+"""Figure of the traffic: load, replicas, latency against its targets and cost per fleet over the minutes of the trace.
 
-A moment that was not seen, and a minute without answers, is a gap in the line.
+A moment that was not observed, and a minute without answers, is a gap in the line.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deployments.demo.observations import Sample
+from deployments.demo.report import Outcome
 from deployments.demo.scenario import SLO_ITL, SLO_TTFT, Scenario
-from deployments.demo.story import Played
-from deployments.demo.watch import Sample
 from modelyard.traffic.latency import percentile
 from modelyard.traffic.replay import columns
 
@@ -25,9 +25,9 @@ INK, LOAD, TARGET, COST = "#2e3440", "#bf616a", "#d08770", "#a3be8c"
 PANELS = ("requests/s", "replicas", "TTFT p95, s", "ITL p95, ms", "cost per hour")
 
 
-def by_minute(one: Played) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Minutes of the trace, and the 95th percentile of TTFT and ITL (seconds) of what was due in each; NaN: nothing."""
-    results = columns(one.results)
+def by_minute(outcome: Outcome) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return minutes of the trace, and the 95th percentile of TTFT and ITL in seconds of each (NaN: no answer)."""
+    results = columns(outcome.results)
     minute = np.floor(results.at / 60)
     minutes = np.arange(minute.max() + 1 if len(minute) else 0)
     of = [results.answered & (minute == each) for each in minutes]
@@ -35,8 +35,8 @@ def by_minute(one: Played) -> tuple[NDArray[np.float64], NDArray[np.float64], ND
     return minutes, np.array(ttft, dtype=np.float64), np.array(itl, dtype=np.float64)
 
 
-def draw(act: Sequence[Played], scenario: Scenario, path: Path) -> None:
-    """The copies of one act side by side, on the same scales; the legend beside them."""
+def draw(outcomes: Sequence[Outcome], scenario: Scenario, path: Path) -> None:
+    """Draw the fleets side by side on the same scales into a PNG file."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -44,16 +44,16 @@ def draw(act: Sequence[Played], scenario: Scenario, path: Path) -> None:
 
     figure, axes = pyplot.subplots(
         len(PANELS),
-        len(act),
-        figsize=(3 + 5.5 * len(act), 10),
+        len(outcomes),
+        figsize=(2 + 4.5 * len(outcomes), 10),
         sharex=True,
         sharey="row",
         squeeze=False,
         height_ratios=[1, 2, 1, 1, 1],
         layout="constrained",
     )
-    for one, column in zip(act, axes.T, strict=True):
-        _column(one, scenario, column)
+    for outcome, column in zip(outcomes, axes.T, strict=True):
+        _column(outcome, scenario, column)
     for panel in axes.flat:
         panel.set_ylim(bottom=0)
         panel.margins(x=0.01)
@@ -67,14 +67,13 @@ def draw(act: Sequence[Played], scenario: Scenario, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _column(one: Played, scenario: Scenario, panels: Sequence[Any]) -> None:
+def _column(outcome: Outcome, scenario: Scenario, panels: Sequence[Any]) -> None:
     load, replicas, ttft, itl, cost = panels
-    title = fill(one.copy.title, 58)
-    load.set_title(f"{title}\nVOID: see the text" if one.truth.void else title, fontsize=10)
-    minutes = [moment.minute for moment in one.moments]
-    load.plot(minutes, [moment.load for moment in one.moments], color=LOAD, lw=1.3, label="load")
+    load.set_title(fill(outcome.copy.title, 48), fontsize=10)
+    minutes = [moment.minute for moment in outcome.moments]
+    load.plot(minutes, [moment.load for moment in outcome.moments], color=LOAD, lw=1.3, label="load")
 
-    looks = [moment if isinstance(moment, Sample) else None for moment in one.moments]
+    looks = [moment if isinstance(moment, Sample) else None for moment in outcome.moments]
     bottom = np.zeros(len(looks))
     for variant, colour in zip(scenario.variants, COLOURS, strict=False):
         top = bottom + np.array([math.nan if look is None else look.ready[variant.name] for look in looks])
@@ -84,9 +83,9 @@ def _column(one: Played, scenario: Scenario, panels: Sequence[Any]) -> None:
     desired = [math.nan if look is None else sum(look.desired.values()) for look in looks]
     replicas.step(minutes, desired, where="post", color=INK, lw=1.1, ls="--", label="desired")
 
-    when, first, between = by_minute(one)
+    when, first, between = by_minute(outcome)
     for panel, values, target in ((ttft, first, SLO_TTFT / 1000), (itl, between * 1000, SLO_ITL)):
-        panel.plot(when + 0.5, values, color=INK, lw=1.3, label="clients saw")
+        panel.plot(when + 0.5, values, color=INK, lw=1.3, label="measured by clients")
         panel.axhline(target, color=TARGET, lw=1.1, ls=":", label=f"target {target:g}")
     hourly = {variant.name: float(variant.cost) for variant in scenario.variants}
     spent = [

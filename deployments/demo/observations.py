@@ -1,11 +1,12 @@
-"""What happened during the demonstration, sampled from the outside as a user would see it."""
+"""State of a fleet during the demonstration, sampled from outside as a user would see it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from deployments.demo.scenario import Copy, Form, Scenario
 from modelyard.autoscaling.kinds import VARIANTS
@@ -15,8 +16,8 @@ from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.objects import parse
 from modelyard.resources import AutoscalingPolicyBinding
 
-FRESH = 3.0
-"""Wall seconds: an older sample of Prometheus is not what is now, and a look that takes longer is given up."""
+FRESH, SLOWEST_LOOK = 3.0, 10.0
+"""Wall seconds: older samples of Prometheus are stale; a slower observation is given up."""
 BINDINGS = ResourceType.of_resource(AutoscalingPolicyBinding)
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sample:
-    """One moment. ``minute`` is trace time. ``ready``, ``desired`` and ``created`` are replicas per variant."""
+    """One moment: ``minute`` of the trace, requests/s, and replicas per variant with the reason for their number."""
 
     minute: float
     load: float
@@ -38,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Gap:
-    """A moment at which nothing could be read: a scrape or an answer of the API server failed, or came too late."""
+    """A moment that could not be observed: Prometheus or the API server failed or answered too late."""
 
     minute: float
     load: float
@@ -57,32 +58,30 @@ async def sample(
     into: list[Moment],
     every: float = 1.0,
 ) -> None:
-    """Sample until cancelled. A moment that cannot be read is a gap."""
+    """Sample until cancelled."""
     while True:
         now, sent = minute(), load()
         try:
-            async with asyncio.timeout(FRESH):
-                into.append(await _one(cluster, prometheus, scenario, copy, now, sent))
+            async with asyncio.timeout(SLOWEST_LOOK):
+                into.append(await _observe(cluster, prometheus, scenario, copy, now, sent))
         except (ClusterError, PrometheusError, TimeoutError) as error:
-            log.debug("a gap: %s", error)
+            log.debug("not observed: %s", error)
             into.append(Gap(now, sent))
         await asyncio.sleep(every)
 
 
-async def _one(
+async def _observe(
     cluster: Cluster, prometheus: Prometheus, scenario: Scenario, copy: Copy, minute: float, load: float
 ) -> Sample:
-    wanted, pods, kv, waiting = await asyncio.gather(
+    (desired, why), pods, kv, waiting = await asyncio.gather(
         _by_binding(cluster, copy) if copy.form is Form.POLICY else _by_variants(cluster, copy),
         cluster.list(PODS, copy.namespace, cached=True),
         prometheus.query(f"avg({_fresh('vllm:kv_cache_usage_perc', copy)})", "KV use"),
         prometheus.query(f"sum({_fresh('vllm:num_requests_waiting', copy)})", "queue"),
     )
-    desired, why = wanted
     names = [variant.name for variant in scenario.variants]
     created, ready = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-    for item in pods.items:
-        pod = parse.pod(item)
+    for pod in map(parse.pod, pods.items):
         name = copy.variant(pod.labels.get("app", ""))
         if name in created and not pod.deleting:
             created[name] += 1
@@ -100,13 +99,12 @@ async def _one(
 
 
 def _fresh(metric: str, copy: Copy) -> str:
-    """The series scraped just now. Prometheus itself goes on showing the last sample for five minutes."""
+    """Select series scraped just now; Prometheus itself repeats the last sample for five minutes."""
     series = f'{metric}{{namespace="{copy.namespace}"}}'
     return f"{series} and time() - timestamp({series}) < {FRESH:g}"
 
 
 async def _by_variants(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dict[str, str]]:
-    """What the VariantAutoscalings publish, and why, from their status."""
     desired, why = {}, {}
     for item in (await cluster.list(VARIANTS, copy.namespace)).items:
         variant = observe.variant(item)
@@ -117,7 +115,6 @@ async def _by_variants(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], di
 
 
 async def _by_binding(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dict[str, str]]:
-    """What the binding's workloads are asked to have, and why, from its status."""
     deployments, bindings = await asyncio.gather(
         cluster.list(DEPLOYMENTS, copy.namespace), cluster.list(BINDINGS, copy.namespace)
     )
@@ -128,3 +125,43 @@ async def _by_binding(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dic
         if condition.type == "Ready"
     }
     return {item["metadata"]["name"]: item["spec"]["replicas"] for item in deployments.items}, why
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A change of a variant's desired replicas, with the reason that its object gave."""
+
+    minute: float
+    variant: str
+    before: int
+    after: int
+    why: str
+
+
+def changes(moments: Iterable[Moment]) -> list[Scaling]:
+    """Return the changes of desired replicas in order of time."""
+    samples = [moment for moment in moments if isinstance(moment, Sample)]
+    return [
+        Scaling(
+            after.minute,
+            name,
+            before.desired[name],
+            replicas,
+            after.why.get(name) or next(iter(after.why.values()), ""),
+        )
+        for before, after in pairwise(samples)
+        for name, replicas in after.desired.items()
+        if replicas != before.desired[name]
+    ]
+
+
+def replica_minutes(moments: Sequence[Moment], longest: float) -> dict[str, float]:
+    """Return replica-minutes per variant from existing pods; periods without a sample of up to ``longest`` minutes are
+    not counted."""
+    minutes: dict[str, float] = {}
+    for before, after in pairwise(moments):
+        length = after.minute - before.minute
+        if isinstance(before, Sample) and isinstance(after, Sample) and length <= longest:
+            for name, replicas in before.created.items():
+                minutes[name] = minutes.get(name, 0.0) + replicas * length
+    return minutes

@@ -1,0 +1,204 @@
+"""The mechanism of every demonstration: progress, commands with their output, waits, checked claims, exit code.
+
+A demonstration is a ``Script``: an asynchronous context manager that starts what it needs, does what a user would do,
+checks the result, and yields suggestions for the reader. ``run_script`` prints the summary of all checks. Exit code 0
+means that every check passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+
+from deployments.child import ChildFailed
+from deployments.profile import ROOT
+from deployments.stack import StackFailed
+from modelyard.local.binaries.obtain import ensure, locate
+from modelyard.objects.documents import cut
+
+WIDTH = 110
+"""Columns where the output is not a terminal."""
+LONGEST_WAIT = 600.0
+"""Seconds until a wait fails. On a quiet machine each takes less than a minute; this is for a starved one."""
+T = TypeVar("T")
+
+
+class DemonstrationFailed(RuntimeError):
+    """A command failed or a wait timed out; the message names it and the last state."""
+
+
+class Check(NamedTuple):
+    """A claim with its values, and whether it is true."""
+
+    claim: str
+    passed: bool
+
+
+class DemoConsole:
+    """Terminal output of a demonstration; ``checks`` holds every claim so far."""
+
+    def __init__(self) -> None:
+        self.checks: list[Check] = []
+        self._started = time.monotonic()
+        self.console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=True)
+        self.print = self.console.print
+
+    @property
+    def succeeded(self) -> bool:
+        """True when there were checks and all of them passed."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    def say(self, text: str) -> None:
+        """Print progress with the seconds since the start."""
+        self.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {text}")
+
+    def heading(self, text: str) -> None:
+        """Start a section."""
+        self.print()
+        self.console.rule(text, align="left")
+
+    def check(self, claim: str, passed: bool) -> None:
+        """Print a claim and record whether it is true."""
+        self.checks.append(Check(claim, passed))
+        self.print(f"{'[green]✓[/]' if passed else '[bold red]✗ Not true:[/]'} {escape(claim)}")
+
+    def summarize(self) -> None:
+        """Print all checks again in order, the failed ones marked."""
+        failed = sum(not check.passed for check in self.checks)
+        self.heading("Summary")
+        for number, (claim, passed) in enumerate(self.checks, 1):
+            mark = "[green]passed[/]" if passed else "[bold red]FAILED[/]"
+            self.print(f"{number:3}. {mark}  {escape(claim)}")
+        if self.checks:
+            count = (
+                f"{len(self.checks)} checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed"
+            )
+            self.print(f"\n[bold {'red' if failed else 'green'}]{count}.[/]")
+
+    async def run(self, *words: str) -> str:
+        """Run a command that a user could type; print it and its output."""
+        self._print_command(words)
+        printed = await self.capture(*words)
+        self.print("\n".join(map(str.rstrip, printed.splitlines())), markup=False)
+        return printed
+
+    async def capture(self, *words: str) -> str:
+        """Run a command and return its output. Raises ``DemonstrationFailed``."""
+        program, env = self._program(words)
+        done = await asyncio.to_thread(
+            subprocess.run, program, env=env, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise DemonstrationFailed(
+                f"`{shlex.join(words)}` exited with code {done.returncode}: {done.stdout}{done.stderr}"
+            )
+        return str(done.stdout)
+
+    async def stream(self, *words: str) -> str:
+        """Run a longer command and print each line as it comes. Raises ``DemonstrationFailed``."""
+        self._print_command(words)
+        program, env = self._program(words)
+        process = await asyncio.create_subprocess_exec(
+            *program, env=env, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        lines = []
+        try:
+            assert process.stdout is not None
+            async for raw in process.stdout:
+                lines.append(raw.decode(errors="replace").rstrip())
+                self.print(lines[-1], markup=False)
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if code:
+            raise DemonstrationFailed(f"`{shlex.join(words[:3])} ...` exited with code {code}: {lines[-1:]}")
+        return "\n".join(lines)
+
+    def _print_command(self, words: Sequence[str]) -> None:
+        """Print a command; options of a long one go on lines of their own."""
+        lines = ["$"]
+        for word in words:
+            wraps = word.startswith("--") and len(lines[-1]) > WIDTH / 2
+            lines[-1] += " \\" if wraps else f" {shlex.quote(word)}"
+            lines += [f"    {word}"] if wraps else []
+        self.print("\n" + "\n".join(lines), style="bold", markup=False)
+
+    def _program(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        first, *arguments = words
+        own = [sys.executable, "-m", "deployments.command"]
+        program = own if first == "modelyard" else [str(ensure([first], self.say)[first])]
+        return [*program, *arguments], {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "150"}
+
+
+async def wait_until(goal: str, look: Callable[[], Awaitable[T]], holds: Callable[[T], object]) -> T:
+    """Look until ``holds`` is true; return what was seen last. Raises ``DemonstrationFailed``."""
+    deadline = time.monotonic() + LONGEST_WAIT
+    while not holds(seen := await look()):
+        if time.monotonic() > deadline:
+            raise DemonstrationFailed(f"Timed out after {LONGEST_WAIT:g} s waiting until {goal}; last seen: {seen}")
+        await asyncio.sleep(0.5)
+    return seen
+
+
+def kubectl() -> str:
+    """Return kubectl as a user of this machine would type it."""
+    return "kubectl" if shutil.which("kubectl") else str(locate("kubectl"))
+
+
+Script = Callable[[DemoConsole], AbstractAsyncContextManager[Sequence[str]]]
+"""Prepares, plays and checks; yields what the reader may try next; cleans up."""
+
+
+def run_script(script: Script, out: Path, target: str, *, keep: bool) -> int:
+    """Run a script to its exit code: 0 when every check passed, 1 when one failed, 130 or 143 when interrupted.
+
+    ``target`` of make runs it; with ``keep`` everything stays up until Ctrl-C.
+    """
+    console = DemoConsole()
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    try:
+        asyncio.run(_run(script, console, target, keep))
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 130
+    except asyncio.CancelledError:  # SIGTERM
+        return 143
+    except (DemonstrationFailed, StackFailed, ChildFailed) as error:
+        console.check(cut(str(error), 2000), False)
+        console.summarize()
+        console.print(f"Logs: {out}")
+    return 0 if console.succeeded else 1
+
+
+async def _run(script: Script, console: DemoConsole, target: str, keep: bool) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with script(console) as suggestions:
+        console.summarize()
+        if not keep:
+            console.print(f"\nStopping everything. `make {target} KEEP=1` leaves it running for you to explore.")
+            return
+        console.print("\n[bold]Try next[/]")
+        for line in suggestions:
+            console.print(f"  {line}", markup=False)
+        console.print("Everything stays up until you press Ctrl-C.")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
