@@ -82,7 +82,7 @@ class DemoConsole:
         self.heading("Summary")
         for number, (claim, passed) in enumerate(self.checks, 1):
             mark = "[green]passed[/]" if passed else "[bold red]FAILED[/]"
-            self.print(f"{number:3}. {mark}  {escape(claim)}")
+            self.print(f"{number:3}. {mark}  {escape(claim.splitlines()[0])}")
         if self.checks:
             count = (
                 f"{len(self.checks)} checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed"

@@ -272,7 +272,8 @@ async def narrate(fleets: Sequence[FleetTraffic], scenario: Scenario, tempo: pac
             )
             if tempo.share != share:
                 share = tempo.share
-                console.say(f"[yellow]The machine is busy: sending {share:.0%} of the traffic for now.[/]")
+                busy = f"[yellow]The machine is busy: sending {share:.0%} of the traffic for now.[/]"
+                console.say(busy if share < 1 else "The machine keeps up again: sending all traffic.")
 
 
 def state(fleet: FleetTraffic, scenario: Scenario) -> str:
