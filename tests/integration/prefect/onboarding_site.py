@@ -110,9 +110,13 @@ class Site:
         }
 
     def hold(self) -> None:
-        """Let transfers from the hub wait until ``released`` is set."""
+        """Slow transfers from the hub down to 16 KiB a second until ``released`` is set."""
         self.released.clear()
-        self.hub.hear = lambda _: bool(self.released.wait(120)) and None
+
+        def hear(_: int) -> None:
+            self.released.wait(1)
+
+        self.hub.hear = hear
 
     async def onboard(self, name: str, **other: Any) -> UUID:
         """Start an onboarding, as a pipeline does; return its flow run."""
@@ -178,13 +182,13 @@ def processes(run: UUID) -> list[int]:
     return pids
 
 
-def kill(run: UUID) -> None:
-    """Kill the processes of a flow run."""
+def kill(run: UUID, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to the processes of a flow run."""
     pids = processes(run)
     assert pids
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 @asynccontextmanager

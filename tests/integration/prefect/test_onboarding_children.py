@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from modelyard.models.names import BASE_MODELS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
-NOTHING = {"config.json": b'{"model_type": "llama"}', "model.safetensors": b"x" * 500_000}
+NOTHING = {"config.json": b'{"model_type": "llama"}', "model.safetensors": b"x" * 8_000_000}
 """A model that can be delivered, and that no runtime serves."""
 UNSERVED = "no runtime serves the model on an accelerator that has a price"
 
@@ -100,8 +101,8 @@ async def test_cancelling_a_parent_cancels_its_children_also_if_it_cannot_do_so_
     site.hold()
     first = await site.onboard("ended")
     child = await site.running_child(first)
+    kill(first, signal.SIGSTOP)
     await site.cancel(first)
-    kill(first)
     assert (await site.ended(first)).name == "Cancelled"
     assert (await site.ended(child.id, 120)).name == "Cancelled"
     second = await site.onboard("ended")
