@@ -84,7 +84,7 @@ async def test_a_child_is_created_once_and_linked_to_the_step(client: PrefectCli
     chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[parent]))
 
     async def recorded() -> dict[str, Any]:
-        runs = {one.name: one for one in await client.read_task_runs(task_run_filter=chosen)}
+        runs = {task_run.name: task_run for task_run in await client.read_task_runs(task_run_filter=chosen)}
         return runs if len(runs) == 2 else {}
 
     runs = await until(recorded, "both task runs are on record")

@@ -73,13 +73,17 @@ async def test_a_model_in_a_bucket_becomes_a_service_of_the_right_size(
 
     async def recorded() -> bool:
         runs = await site.task_runs(run_id)
-        return each | once | tree <= {one.name for one in runs if one.state_name == "Completed"}
+        return each | once | tree <= {task_run.name for task_run in runs if task_run.state_name == "Completed"}
 
     assert await until(recorded, "the task runs are on record")
     runs = await site.task_runs(run_id)
-    assert {one.state_name for one in runs} == {"Completed"}, "no task run is left Pending"
-    steps = {one.id: one.name for one in runs}
-    linked = {one.name: [steps[step.id] for step in one.task_inputs["__parents__"]] for one in runs if one.name in tree}
+    assert {task_run.state_name for task_run in runs} == {"Completed"}, "no task run is left Pending"
+    steps = {task_run.id: task_run.name for task_run in runs}
+    linked = {
+        task_run.name: [steps[step.id] for step in task_run.task_inputs["__parents__"]]
+        for task_run in runs
+        if task_run.name in tree
+    }
     assert linked[f"BaseModel {space}/chat"] == [f"deliver the model of {order}"]
     assert linked[f"BenchmarkJob {space}/chat-probe-l40s"] == ["measure l40s"]
     about = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
