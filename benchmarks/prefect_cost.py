@@ -2,7 +2,7 @@
 
     python benchmarks/prefect_cost.py [--shifts 10] [--ticks 20] [--interval 0.4]
 
-Runs shifts of the real flow (three task runs per tick, a decision table of 50 rows, one scaling per shift) on real
+Runs shifts of the real flow (one task run per tick that scales nothing, a decision table of 50 rows) on real
 servers on SQLite, compressed in time, and scales by counts to a day at one tick per 15 seconds. The reference, measured
 in the same run, is the same server with Prefect's default settings. The idle server's CPU is measured first and taken
 off. Linux only (/proc).
@@ -32,10 +32,11 @@ from flows.autoscale import Autoscaling
 from flows.forms import flat
 from flows.parameters import AutoscaleParameters
 from flows.shift import run_shift
+from modelyard.autoscaling.decision import TickDecision
 from modelyard.reconcile.report import Change, TickReport
 
 TICKS_PER_DAY = 5760
-TASKS = 3
+TASKS = 1
 IDLE = 20.0
 ROWS = 50
 QUIET_TASKS = "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL"
@@ -135,10 +136,10 @@ async def run_shifts(shifts: int, ticks: int, interval: float) -> None:
             return None
 
         async def collect(self) -> Any:
-            return None
+            return object()
 
-        def decide(self, fleet: Any) -> Any:
-            return None
+        def decide(self, fleet: Any) -> TickDecision:
+            return TickDecision(time.time())
 
         async def actuate(self, fleet: Any, decision: Any) -> Any:
             return None

@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from flows.forms import field_names
 from flows.parameters import AutoscaleParameters, DeliverParameters, ReconcileParameters, VerifyParameters
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live import observe
@@ -127,7 +128,8 @@ def settings_table(model: type[BaseModel]) -> str:
 
 def settings_rows(model: type[BaseModel]) -> Iterator[Sequence[str]]:
     """Name, type with bounds, default, description."""
-    for name, field in model.model_fields.items():
+    for name in field_names(model):
+        field = model.model_fields[name]
         annotation = field.annotation
         nested = isinstance(annotation, type) and issubclass(annotation, BaseModel)
         limits = limits_of(field)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from prefect import flow
@@ -12,18 +13,26 @@ from flows.parameters import AutoscaleParameters
 from flows.shift import Turn, run_shift, shift_name, table_key
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.reconcile.report import TickReport
-from tasks.autoscale import actuate, collect, decide
+from tasks.autoscale import Tick, actuate, collect, decide
+from tasks.stage import share
 
 
 class Autoscaling(Controller):
     """The controller as a batch lifecycle."""
 
     async def tick(self, turn: Turn) -> TickReport:
-        """Three task runs over the whole fleet."""
-        seen = await turn.run(collect, self, turn.number, turn.until)
-        decided = await turn.run(decide, self, turn.number, seen)
-        done = await turn.run(actuate, self, turn.number, decided)
-        return done.take()
+        """Collect, decide, actuate, over the whole fleet. A tick that changes no workload is one task run."""
+        tick, at = Tick(self), datetime.now(UTC)
+        with share(tick):
+            await turn.run(collect, at, turn.until)
+            quiet = not (await turn.call("decide", tick.decide)).changes
+            if quiet:
+                await turn.call("actuate", actuate.fn, at)
+            else:
+                await turn.run(decide, at)
+                await turn.run(actuate, at)
+        assert tick.report is not None
+        return tick.report
 
 
 def run_name() -> str:

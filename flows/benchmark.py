@@ -1,36 +1,48 @@
-"""The flow ``benchmark``: a BenchmarkJob's runs, measured one after the other. ``re_run_benchmarks``: once more. And
-``refit_profiles``: where live latencies have left a profile, its benchmark once more, and the profile anew.
+"""The flow ``benchmark``: a BenchmarkJob's runs, measured one after the other. ``re_run_benchmarks``: a list of them,
+again. ``refit_profiles``: where live latencies have left a profile, its benchmark again, and the profile fitted to it.
 
-Runs are started by ``reconcile`` for what is due, by hand for a button, and by a pipeline that waits for the figures.
-Deployed by ``prefect.yaml``.
+Runs are started by ``reconcile`` for pending work, by hand, and by a pipeline that waits for the figures. Deployed by
+``prefect.yaml``.
 """
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.forms import flat, run_parameters
+from flows.forms import first_of, flat, run_parameters
 from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters
 from flows.run_order import RunOrder, key_named
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.story import COMPLETED, FAILED
-from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
-from modelyard.cluster import Cluster, ClusterSettings, NotFound
-from modelyard.objects.documents import counted, few
-from tasks.benchmark import BenchmarkEnd, claim_benchmark, compare, read_baseline, refit_drifted, report
+from modelyard.benchmarks.world import RE_RUN
+from modelyard.objects.documents import counted, cut, few
+from tasks.benchmark import (
+    BenchmarkEnd,
+    compare,
+    find_drift,
+    fit_profile,
+    read_baseline,
+    report,
+    request_for_drifts,
+    request_measurements,
+)
+from tasks.claims import claim, request_id
 from tasks.steps import cut_short, open_run, run_lifecycle
+
+FIT_BUDGET = 600
+"""Seconds after which a run of ``refit-profiles`` fits no more profiles of a namespace."""
 
 
 def run_name() -> str:
     """Which BenchmarkJob."""
-    given = run_parameters(BenchmarkParameters)
-    first, *others = given.objects or [f"{given.namespace}/{given.name}"]
-    return f"benchmark {first}" + (f" and {len(others)} more" if others else "")
+    return f"benchmark {run_parameters(BenchmarkParameters).named}"
 
 
 @flow(
@@ -53,21 +65,22 @@ async def benchmark(parameters: BenchmarkParameters) -> State[Any]:
         gate = parameters.fail_if if order.stays else []
         baseline = key_named(parameters.baseline) if parameters.baseline else first
         before = await read_baseline(ref, baseline) if gate else None
+        marks = {RE_RUN: request_id(ref, order.attempt)} if order.by_hand and parameters.re_run else {}
         for key in order.keys if order.claims else ():
-            await claim_benchmark(ref, key, order.by_hand and parameters.re_run, order.attempt)
+            await claim(ref, key, order.attempt, marks)
         acted = await run_lifecycle(ref, order.keys, order.seconds, order.stays)
         ends = await report(ref, order.keys)
         measured = ends[0].state == COMPLETED
         problems = await compare(ref, first, before, gate) if before is not None and measured else []
-    return cut_short(acted) or _final(parameters, ends, problems)
+    return cut_short(acted) or _final(ends, order.stays, problems)
 
 
-def _final(parameters: BenchmarkParameters, ends: list[BenchmarkEnd], problems: list[str]) -> State[Any]:
+def _final(ends: list[BenchmarkEnd], waits: bool, problems: Sequence[str] = ()) -> State[Any]:
     """*Failed* with the reason of the first BenchmarkJob that has failed; one that is gone needs nothing."""
     if problems:
         return Failed(message="; ".join(few(problems, 5)))
     for one in ends:
-        if one.state == FAILED or (parameters.wait and not parameters.run and one.state != COMPLETED):
+        if one.state == FAILED or (waits and one.state != COMPLETED):
             return Failed(message=f"{one.key} is {one.state}: {one.message}")
     said = [f"{one.key} is {one.state}: {one.message}" for one in ends if one.state != "Gone"]
     return Completed(message="; ".join(few(said, 5)) or "nothing is left to do")
@@ -75,43 +88,60 @@ def _final(parameters: BenchmarkParameters, ends: list[BenchmarkEnd], problems: 
 
 @flow(
     name="re-run-benchmarks",
-    description="Has a list of BenchmarkJobs measured anew, for a schedule; reconcile starts what follows.",
+    flow_run_name=lambda: f"measure {first_of(run_parameters(ReRunParameters).jobs)} again",
+    description="Measures a list of BenchmarkJobs again, for a schedule.",
     persist_result=False,
     retries=0,
 )
 @flat(ReRunParameters)
 async def re_run_benchmarks(parameters: ReRunParameters) -> State[Any]:
-    """Ask for every BenchmarkJob to be measured anew; those of one service take turns. *Failed* names missing ones."""
-    asked, missing = [], []
-    async with Cluster.connect(ClusterSettings()) as cluster:
-        for text in parameters.jobs:
-            key = key_named(text)
-            body = {"metadata": {"annotations": {RE_RUN: str(flow_run.id)}}}
-            try:
-                await cluster.merge_patch(BENCHMARK_JOBS, key.name, body, key.namespace)
-            except NotFound:
-                missing.append(text)
-            else:
-                asked.append(text)
-    said = f"{counted(len(asked), 'BenchmarkJob is', 'BenchmarkJobs are')} measured anew"
-    if missing:
-        return Failed(message=f"{said}; there is no BenchmarkJob {', '.join(few(missing, 5))}")
-    return Completed(message=said)
+    """Claim the BenchmarkJobs, measure their runs, report. Those of one service take turns.
+
+    One that another run works on is left to that run, which measures it again. *Failed* names missing and failed ones.
+    """
+    order = RunOrder.scheduled(BenchmarkRuns.name, parameters)
+    ref, text = order.ref, request_id(order.ref, order.attempt)
+    async with open_run(ref, f"Measurement of {counted(len(parameters.jobs), 'BenchmarkJob')}"):
+        jobs = list(map(key_named, parameters.jobs))
+        requested = await request_measurements(ref, counted(len(jobs), "BenchmarkJob"), jobs, text)
+        acted = await run_lifecycle(ref, requested.claimed, order.seconds, order.stays)
+        ends = await report(ref, requested.claimed)
+    if requested.missing:
+        return Failed(message=f"there is no BenchmarkJob {', '.join(few(list(map(str, requested.missing)), 5))}")
+    return cut_short(acted) or _final(ends, waits=parameters.wait)
 
 
 @flow(
     name="refit-profiles",
-    description="Where live latencies have left a profile: has its benchmark run again, and fits what that measured.",
+    flow_run_name="refit profiles",
+    description="Measures again where live latencies have left a profile, and fits the profile to what that finds.",
     persist_result=False,
     retries=0,
 )
 @flat(RefitParameters)
 async def refit_profiles(parameters: RefitParameters) -> State[Any]:
-    """Look at every VariantAutoscaling whose profile does not hold. *Failed* where one could not be helped."""
-    async with Cluster.connect(ClusterSettings()) as cluster:
-        said, problems = await refit_drifted(
-            cluster, parameters.namespaces, parameters.step_tokens, parameters.controller_namespace
-        )
+    """Find profiles that do not hold, measure their BenchmarkJobs, fit each profile. *Failed* names what did not work.
+
+    A BenchmarkJob that has been measured since the drift is not measured again.
+    """
+    order = RunOrder.scheduled(BenchmarkRuns.name, parameters)
+    ref = order.ref
+    async with open_run(ref, "Measurement of drifted profiles"):
+        drifts = await find_drift(ref, parameters.namespaces)
+        if drifts:
+            claimed = await request_for_drifts(ref, len(drifts), drifts)
+            await run_lifecycle(ref, claimed, order.seconds, order.stays)
+        done, problems, spent = [], [], Counter[str]()
+        for drift in drifts:
+            began, space = time.monotonic(), drift.variant.namespace
+            if spent[space] > FIT_BUDGET:
+                problems.append(f"{drift.variant}: left for the next run: fits of {space} took over {FIT_BUDGET} s")
+                continue
+            try:
+                done += [f"{drift.variant}: {text}" for text in await fit_profile(ref, drift, parameters.step_tokens)]
+            except Exception as error:
+                problems.append(f"{drift.variant}: {cut(str(error), 500)}")
+            spent[space] += round(time.monotonic() - began)
     if problems:
-        return Failed(message="; ".join(few(problems + said, 5)))
-    return Completed(message="; ".join(few(said, 5)) or "all profiles hold")
+        return Failed(message="; ".join(few(problems + done, 5)))
+    return Completed(message="; ".join(few(done, 5)) or "all profiles hold")

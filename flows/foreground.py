@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -99,9 +98,6 @@ async def run(name: str, parameters: BaseModel) -> int:
     asyncio.get_running_loop().set_exception_handler(TerminationHandler(asyncio.current_task()))
     # After the check, so that a missing server is told in a second.
     flow = getattr(importlib.import_module(f"flows.{name}"), name)
-    if name == "onboard":  # how each step ended is said by the steps themselves
-        for handler in logging.getLogger().handlers:
-            handler.addFilter(lambda record: not record.getMessage().startswith("Finished in state"))
     state = await flow(**arguments(parameters), return_state=True)
     print(f"{state.name}: {state.message}" if state.message else state.name)
     return 0 if state.is_completed() else 1

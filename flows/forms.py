@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from prefect.context import FlowRunContext
@@ -17,6 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first of these names, and how many more there are: what a run's name says of its objects."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else "".join(names)
 
 
 class Unseen:
@@ -37,7 +42,7 @@ ADVANCED = "advanced"
 
 def form(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """The fields of the form, in order. Groups are optional: a form shows one that is unset as a single line."""
-    fields = {name: _closed(field) for name, field in model.model_fields.items()}
+    fields = {name: _closed(model.model_fields[name]) for name in field_names(model)}
     first: tuple[str, ...] = getattr(model, "first", ())
     if not first:
         return fields
@@ -46,6 +51,12 @@ def form(model: type[BaseModel]) -> dict[str, FieldInfo]:
     others = Field(default_factory=group, description="everything else that can be set; unset: the defaults")
     shown = {name: fields[name] for name in first}
     return {**shown, ADVANCED: _closed(FieldInfo.from_annotated_attribute(group, others))}
+
+
+def field_names(model: type[BaseModel]) -> list[str]:
+    """Return the names of the model's fields in the order of its form, those in ``last`` at the end."""
+    last: tuple[str, ...] = getattr(model, "last", ())
+    return sorted(model.model_fields, key=lambda name: last.index(name) if name in last else -1)
 
 
 def _closed(field: FieldInfo) -> FieldInfo:

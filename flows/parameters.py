@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from flows.forms import Unseen
+from flows.forms import Unseen, first_of
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.benchmarks.compare import parse_condition
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
@@ -26,6 +26,7 @@ from modelyard.replay.request import ReplayRequest
 from modelyard.routing.rolling import RouteRollOut
 
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+OBJECT = r"^[^/]+/[^/]+$"
 SERVICE_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 LeaseName = Annotated[
@@ -132,42 +133,75 @@ class ReplayParameters(ReplayRequest):
     artifact_key: str = Field("replay", pattern=NAME, max_length=100, description="of the table in the UI")
 
 
-class DeliverParameters(BaseModel):
-    """The model to deliver: by its name, or a URI under a new name."""
+class RunParameters(BaseModel):
+    """Parameters of all runs that act: whether they wait, for how long, and where Modelyard's settings are."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    last: ClassVar[tuple[str, ...]] = ("wait", "timeout_seconds", "controller_namespace", "run", "objects")
+    """What a form shows last."""
 
-    name: str = Field(min_length=1, max_length=253, description="name of the model to deliver (or to make, with uri)")
-    namespace: str = Field("", max_length=63, description="namespace of a BaseModel; empty: a cluster-scoped model")
-    uri: str | None = Field(
-        None, max_length=2048, description="storage URI: makes a model of this name, or gives the model this URI"
-    )
-    node_selector: dict[str, str] = Field(
-        default_factory=dict, description="with uri: labels a node must carry to receive the files"
-    )
-    key: str = Field(
-        "",
-        max_length=253,
-        description="with uri: Secret with the source's credentials, in the model's namespace (without one: the"
-        " controller's)",
-    )
-    kind: Literal["ClusterBaseModel", "BaseModel", "FineTunedWeight"] = Field(
-        "ClusterBaseModel", description="kind of the model; with a namespace it is a BaseModel"
-    )
     wait: bool = Field(
-        True, description="end Completed only when the model is ready, trying again until the time limit"
+        True, description="stay until the work is done, up to the time limit; unset: do what can be done now, and end"
     )
     timeout_seconds: float = Field(
-        6 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit, after which the run ends Failed"
+        12 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit in seconds, after which the run ends Failed"
     )
     controller_namespace: str = Field(
-        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where Jobs and reports are"
+        "workload-variant-autoscaler-system",
+        max_length=63,
+        pattern=NAME,
+        description="namespace of Modelyard's own ConfigMaps and Jobs",
     )
+
+
+class LifecycleParameters(RunParameters):
+    """The object that a run works on: named by a person, or by the claim under which ``reconcile`` starts the run."""
+
+    name: str = Field(min_length=1, max_length=253, description="name of the object")
+    namespace: str = Field("default", max_length=63, pattern=NAME, description="namespace of the object")
     run: Annotated[str, Unseen()] = Field(
         "", max_length=512, description="set by reconcile: the claim under which the run works"
     )
     objects: Annotated[list[str], Unseen()] = Field(
-        default_factory=list, description="set by reconcile: NAMESPACE/NAME of each model"
+        default_factory=list, description="set by reconcile: NAMESPACE/NAME of each object"
+    )
+
+    @property
+    def named(self) -> str:
+        """Return the run's objects as its name shows them."""
+        return first_of([name.strip("/") for name in self.objects or [f"{self.namespace}/{self.name}"]])
+
+
+class DeliverParameters(LifecycleParameters):
+    """The model to deliver: by its name, or a URI under a new name."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=253,
+        description="name of the model to deliver, for example llama-8b (with uri: a new one)",
+    )
+    namespace: str = Field("", max_length=63, description="namespace of a BaseModel; empty: a cluster-scoped model")
+    uri: str | None = Field(
+        None,
+        max_length=2048,
+        description="storage URI, for example hf://meta-llama/Llama-3.1-8B: creates a model of this name, or gives the"
+        " existing one this URI; unset: deliver the existing model",
+    )
+    node_selector: dict[str, str] = Field(
+        default_factory=dict,
+        description="with uri: labels of the nodes that receive the files, for example node-group: l40s",
+    )
+    key: str = Field(
+        "",
+        max_length=253,
+        description="with uri: name of the Secret with the source's credentials, in the model's namespace (of a"
+        " cluster-scoped model: in the controller's)",
+    )
+    kind: Literal["ClusterBaseModel", "BaseModel", "FineTunedWeight"] = Field(
+        "ClusterBaseModel", description="kind of the model; with a namespace it is a BaseModel"
+    )
+    timeout_seconds: float = Field(
+        6 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit in seconds, after which the run ends Failed"
     )
 
     @model_validator(mode="after")
@@ -177,33 +211,20 @@ class DeliverParameters(BaseModel):
         return self
 
 
-class RollOutParameters(BaseModel):
+class RollOutParameters(LifecycleParameters):
     """The service or route to roll out, and whether to wait for it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1, max_length=253, description="name of the service or route")
-    namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
-    kind: Literal["InferenceService", "Model", "ModelRoute"] = Field("InferenceService", description="its kind")
+    name: str = Field(min_length=1, max_length=253, description="name of the service or route, for example chat")
+    kind: Literal["InferenceService", "Model", "ModelRoute"] = Field(
+        "InferenceService", description="kind of the object"
+    )
     traffic: RouteRollOut | None = Field(
         None,
-        description="of a ModelRoute: to which ModelServer its requests go, in which steps; unset: as it says itself",
+        description="of a ModelRoute: the ModelServer that receives its requests, and the steps; unset: its annotation",
     )
     dry_run: bool = Field(False, description="of a ModelRoute: only check, and show the weights of each step")
-    wait: bool = Field(
-        True, description="end Completed only when the service is ready, staying for it until the time limit"
-    )
     timeout_seconds: float = Field(
-        3600, gt=0, le=7 * 86_400, description="with wait: time limit, after which the run ends Failed"
-    )
-    controller_namespace: str = Field(
-        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where the settings are"
-    )
-    run: Annotated[str, Unseen()] = Field(
-        "", max_length=512, description="set by reconcile: the claim under which the run works"
-    )
-    objects: Annotated[list[str], Unseen()] = Field(
-        default_factory=list, description="set by reconcile: NAMESPACE/NAME of each service"
+        3600, gt=0, le=7 * 86_400, description="with wait: time limit in seconds, after which the run ends Failed"
     )
 
     @model_validator(mode="after")
@@ -213,40 +234,22 @@ class RollOutParameters(BaseModel):
         return self
 
 
-class BenchmarkParameters(BaseModel):
+class BenchmarkParameters(LifecycleParameters):
     """The BenchmarkJob to measure, and whether to wait for it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1, max_length=253, description="name of the BenchmarkJob")
-    namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
-    re_run: bool = Field(False, description="measure anew what has been measured already")
+    name: str = Field(min_length=1, max_length=253, description="name of the BenchmarkJob, for example nightly")
+    re_run: bool = Field(False, description="measure again what has been measured already")
     fail_if: list[str] = Field(
         default_factory=list,
         max_length=20,
-        description="with wait: conditions under which the run ends Failed, such as ttft_p95>+10% or itl_p95>30ms;"
-        " changes are those since baseline",
+        description="with wait: conditions under which the run ends Failed, for example ttft_p95>+10% (a change since"
+        " baseline) or itl_p95>30ms",
     )
     baseline: str | None = Field(
         None,
         max_length=320,
-        pattern=r"^[^/]+/[^/]+$",
-        description="NAMESPACE/NAME of the BenchmarkJob to compare with; unset: what this one had measured before",
-    )
-    wait: bool = Field(
-        True, description="end Completed only when all runs are measured, staying for them until the time limit"
-    )
-    timeout_seconds: float = Field(
-        12 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit, after which the run ends Failed"
-    )
-    controller_namespace: str = Field(
-        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where the settings are"
-    )
-    run: Annotated[str, Unseen()] = Field(
-        "", max_length=512, description="set by reconcile: the claim under which the run works"
-    )
-    objects: Annotated[list[str], Unseen()] = Field(
-        default_factory=list, description="set by reconcile: NAMESPACE/NAME of each BenchmarkJob"
+        pattern=OBJECT,
+        description="NAMESPACE/NAME of the BenchmarkJob to compare with; unset: the previous results of this one",
     )
 
     @field_validator("fail_if")
@@ -257,89 +260,105 @@ class BenchmarkParameters(BaseModel):
         return texts
 
 
-class OnboardParameters(BaseModel):
+class OnboardParameters(RunParameters):
     """The model to onboard, its target, its load, and what may serve it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     first: ClassVar[tuple[str, ...]] = (
-        "uri", "name", "namespace", "candidates", "prices", "ttft", "itl", "percentile", "service_class", "rate",
-        "prompt_tokens", "output_tokens", "trace", "budget", "min_replicas", "results", "wait",
+        "uri", "name", "namespace", "results", "candidates", "prices", "ttft", "itl", "percentile", "service_class",
+        "rate", "prompt_tokens", "output_tokens", "trace", "budget", "min_replicas", "wait",
     )  # fmt: skip
 
-    uri: str = Field(min_length=1, max_length=2048, description="where the model's files are, such as hf://OWNER/NAME")
-    name: str = Field(
-        min_length=1, max_length=30, pattern=SERVICE_NAME, description="name of the model and of its service"
+    uri: str = Field(
+        min_length=1, max_length=2048, description="URI of the model's files, for example hf://meta-llama/Llama-3.1-8B"
     )
-    namespace: str = Field("default", max_length=63, pattern=NAME, description="its namespace")
+    name: str = Field(
+        min_length=1,
+        max_length=30,
+        pattern=SERVICE_NAME,
+        description="name of the new model and its service, for example chat",
+    )
+    namespace: str = Field("default", max_length=63, pattern=NAME, description="namespace of both")
+    results: str = Field(
+        min_length=1, max_length=2048, description="storage URI for the measurements, for example pvc://results/onboard"
+    )
     candidates: list[ServingCandidate] = Field(
-        default_factory=list, description="runtimes to try, and what a replica of each takes; or else prices"
+        default_factory=list,
+        description="runtimes to measure, and what a replica of each needs; required unless prices are given",
     )
     prices: dict[str, float] = Field(
-        default_factory=dict, description="all that fits: accelerators, and what one of them costs for an hour"
+        default_factory=dict,
+        description="price per accelerator and hour, for example H100: 4.5: measures every runtime that fits; required"
+        " unless candidates are given",
     )
-    ttft: float | None = Field(None, gt=0, description="target of the time to first token, ms")
-    itl: float | None = Field(None, gt=0, description="target of the time between two tokens, ms")
-    percentile: float | None = Field(None, gt=0, lt=100, description="of the TTFT target; unset: its mean")
+    ttft: float | None = Field(
+        None, gt=0, description="target of the time to first token in milliseconds, for example 500; or service_class"
+    )
+    itl: float | None = Field(
+        None,
+        gt=0,
+        description="target of the time between two tokens in milliseconds, for example 50; or service_class",
+    )
+    percentile: float | None = Field(
+        None, gt=0, lt=100, description="percentile of the TTFT target, for example 95; unset: its mean"
+    )
     service_class: str | None = Field(
-        None, max_length=520, description="CONFIGMAP/KEY of a service class that is there, instead of targets"
+        None, max_length=520, description="CONFIGMAP/KEY of an existing service class, instead of ttft and itl"
     )
     rate: float | None = Field(
-        None, gt=0, description="expected requests per second; unset: the trace's busiest minute"
+        None,
+        gt=0,
+        description="expected load in requests per second; required unless trace is given (then its busiest minute)",
     )
-    prompt_tokens: int | None = Field(None, ge=1, description="tokens of a prompt; unset: the trace's mean")
-    output_tokens: int | None = Field(None, ge=2, description="tokens of an answer; unset: the trace's mean")
+    prompt_tokens: int | None = Field(
+        None, ge=1, description="tokens of a prompt; required unless trace is given (then its mean)"
+    )
+    output_tokens: int | None = Field(
+        None, ge=2, description="tokens of an answer; required unless trace is given (then its mean)"
+    )
     trace: Path | None = Field(
         None,
-        description="CSV on the worker's machine, as for replay: the expected load, and what is simulated at the end",
+        description="CSV file on the worker's machine, as for replay: the expected load, simulated at the end",
     )
-    budget: float | None = Field(None, gt=0, description="the most that the service may cost an hour")
+    budget: float | None = Field(
+        None, gt=0, description="highest cost of the service per hour, in the unit of the prices"
+    )
     min_replicas: int | None = Field(
         None,
         ge=1,
         le=1000,
-        description="replicas that autoscaling keeps at least, however little comes: for a load that begins at once; "
-        "unset: no such floor",
+        description="minimum replicas that autoscaling keeps, for a load that begins at once; unset: no minimum",
     )
-    results: str = Field(
-        min_length=1, max_length=2048, description="storage URI for what is measured, such as pvc://CLAIM/PATH"
-    )
-    wait: bool = Field(True, description="stay until the service is verified; unset: do what can be done now, and end")
     levels: list[int] = Field(
         default_factory=list,
-        description="requests at a time to measure with, a run for each; none: as many as the figures need",
+        description="concurrent requests to measure with, one run for each; empty: as many as the profile needs",
     )
-    max_level: int = Field(32, ge=2, le=1024, description="without levels: the highest; the profile holds up to there")
+    max_level: int = Field(
+        32, ge=2, le=1024, description="without levels: highest concurrency; the profile holds up to it"
+    )
     precision: float = Field(
         0.1,
         gt=0,
         le=1,
-        description="without levels: measured until half of each parameter's 95 % interval is at most this share of "
-        "the latency that it decides",
+        description="without levels: largest half 95 % interval of each parameter, as a share of the latency that it"
+        " determines",
     )
-    minutes: int = Field(5, ge=1, description="the most minutes of a run")
-    requests: int = Field(300, ge=1, description="the most requests of a run")
+    minutes: int = Field(5, ge=1, description="most minutes of a measurement")
+    requests: int = Field(300, ge=1, description="most requests of a measurement")
     parameters: dict[str, str] = Field(
-        default_factory=dict, description="parameters of the model's storage, such as endpoint"
+        default_factory=dict, description="parameters of the model's storage, for example endpoint"
     )
     node_selector: dict[str, str] = Field(
-        default_factory=dict, description="labels that a node must carry to receive the model's files"
+        default_factory=dict, description="labels of the nodes that receive the model's files"
     )
     patience: int = Field(30, ge=1, description="minutes after which a service that is not ready is given up")
     check_seconds: float = Field(
-        60, ge=0, le=3600, description="seconds of the check under load at the end; 0: none is made"
+        60, ge=0, le=3600, description="seconds of the check under load at the end; 0: no check"
     )
-    timeout_seconds: float = Field(
-        12 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit, after which the run ends Failed"
-    )
-
     time_compression: float = Field(
         1.0,
         ge=1,
         le=1000,
-        description="multiply what is measured by this (demonstrations on the simulated engine only)",
-    )
-    controller_namespace: str = Field(
-        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="where else service classes are"
+        description="multiply measured times by this (demonstrations on the simulated engine only)",
     )
 
     def asked(self, found: Mapping[str, Any]) -> OnboardRequest:
@@ -364,39 +383,35 @@ class OnboardParameters(BaseModel):
         return self
 
 
-class ReRunParameters(BaseModel):
-    """Which BenchmarkJobs to measure anew."""
+class ScheduledParameters(RunParameters):
+    """The parameters of a run that chooses its objects itself, usually on a schedule."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    jobs: list[Annotated[str, Field(max_length=320, pattern=r"^[^/]+/[^/]+$")]] = Field(
-        min_length=1, max_length=1000, description="BenchmarkJobs, as NAMESPACE/NAME"
+class ReRunParameters(ScheduledParameters):
+    """The BenchmarkJobs to measure again."""
+
+    jobs: list[Annotated[str, Field(max_length=320, pattern=OBJECT)]] = Field(
+        min_length=1, max_length=1000, description="BenchmarkJobs as NAMESPACE/NAME, for example chat/nightly"
     )
 
 
-class RefitParameters(BaseModel):
-    """Whose profiles to look at."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class RefitParameters(ScheduledParameters):
+    """The profiles to check."""
 
     namespaces: list[str] = Field(
-        default_factory=list, max_length=1000, description="only VariantAutoscalings of these namespaces; empty: all"
+        default_factory=list,
+        max_length=1000,
+        description="limit to VariantAutoscalings of these namespaces; empty: all",
     )
-    step_tokens: int = Field(2048, ge=1, description="tokens that engines compute in a step (--max-num-batched-tokens)")
-    controller_namespace: str = Field(
-        "workload-variant-autoscaler-system",
-        max_length=63,
-        pattern=NAME,
-        description="where the library of profiles is, ConfigMap modelyard-profiles",
+    step_tokens: int = Field(
+        2048, ge=1, description="tokens that engines compute in a step (vLLM's --max-num-batched-tokens)"
     )
 
 
-class VerifyParameters(BaseModel):
-    """Which models' files to check."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class VerifyParameters(ScheduledParameters):
+    """The models whose files to check."""
 
     namespaces: list[str] = Field(
-        default_factory=list, description="only BaseModels of these namespaces; empty: all models"
+        default_factory=list, description="limit to BaseModels of these namespaces; empty: all models"
     )
-    names: list[str] = Field(default_factory=list, description="only models of these names; empty: all")
+    names: list[str] = Field(default_factory=list, description="limit to models of these names; empty: all")

@@ -6,6 +6,7 @@ Deployed by ``prefect.yaml``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -28,8 +29,8 @@ from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
 from modelyard.workloads.runtime_status import RUNTIME_STATUSES
-from tasks.reconcile import Runs, RunsUnknown, awaiting, due, look_up, start, tell
-from tasks.stage import Handle
+from tasks.reconcile import Pass, Runs, RunsUnknown, awaiting, due, look_up, name_of, start_runs, update_statuses
+from tasks.stage import share
 
 
 def lifecycles(home: str, namespaces: Iterable[str] = ()) -> tuple[Registered, ...]:
@@ -73,27 +74,26 @@ class Reconciling(Reconciler):
 
     async def tick(self, turn: Turn) -> TickReport:
         """Write statuses and what needs no run, then start runs: a task run for each, none where there is nothing."""
-        plans, report = await self.look(), TickReport()
+        plans = await self.look()
         runs: Runs | None = None
         try:
             runs = await look_up(self, plans)
             plans = awaiting(self, plans, runs)
         except RunsUnknown as error:
-            get_run_logger().warning("Nothing is started, the next tick tries again (%s)", error)
-        everything = [plan for some in plans.values() for plan in some]
-        fates = None if runs is None else runs.fates
-        if any(plan.writes for plan in self.to_write(everything, fates)):
-            report = (await turn.run(tell, self, turn.number, Handle((everything, fates)))).take()
-            plans = await self.look()  # a claim is conditional on the object as it is now
-        if runs is None:
-            return report
-        try:
-            starts = due(self, plans, await look_up(self, plans, runs)).starts
-        except RunsUnknown:
-            return report
-        if starts:
-            await turn.run(start, self, turn.number, Handle(starts))
-        return report
+            get_run_logger().warning("Starting no runs until the next tick: %s", error)
+        this = Pass(self, [plan for some in plans.values() for plan in some], None if runs is None else runs.fates)
+        with share(this):
+            changed = [plan.subject.ref for plan in self.to_write(this.plans, this.fates) if plan.writes]
+            if changed:
+                await turn.run(update_statuses, name_of(changed))
+                plans = await self.look()  # a claim is conditional on the object as it is now
+            if runs is not None:
+                with suppress(RunsUnknown):
+                    starts = due(self, plans, await look_up(self, plans, runs)).starts
+                    if starts:
+                        subjects = (subject.ref for start in starts for subject, _ in start.claims)
+                        await turn.run(start_runs, name_of(subjects), list(starts))
+        return TickReport(rows=this.rows)
 
 
 def run_name() -> str:

@@ -19,13 +19,14 @@ from prefect.states import Completed, Failed
 from flows.forms import flat, run_parameters
 from flows.parameters import ReplayParameters
 from flows.run_files import check_run_files
-from modelyard.replay.compare import Batch, BatchResult, batches
+from modelyard.replay.compare import BatchResult, batches
 from modelyard.replay.output import REPORT
 from modelyard.replay.report import Summary
 from modelyard.replay.scenario import read_scenario
 from modelyard.reports import check, link
 from tasks.journal import CALL_TIMEOUT, ProgressBar, cells, unformatted
-from tasks.replay import Hearing, replay_batch, write_reports
+from tasks.replay import Comparison, replay_batch, write_reports
+from tasks.stage import share
 
 
 def run_name() -> str:
@@ -59,38 +60,38 @@ async def replay(parameters: ReplayParameters) -> State[Any]:
     scenario, source, warnings = await read_scenario(parameters)
     for warning in warnings:
         log.warning("%s", warning)
-    work = batches(scenario, parameters.chosen, parameters.rates)
+    work = {batch.name: batch for batch in batches(scenario, parameters.chosen, parameters.rates)}
     progress = ProgressBar(f"{parameters.artifact_key}-progress", f"{len(work)} replays")
-    for batch in work:
-        progress.tell(batch.name, 0.0)
-    gate = asyncio.Semaphore(parameters.parallel)
+    for name in work:
+        progress.tell(name, 0.0)
+    comparison = Comparison(scenario, source, work, progress)
+    places_free = asyncio.Semaphore(parameters.parallel)
     limited = replay_batch.with_options(timeout_seconds=parameters.timeout_seconds)
 
-    async def one(batch: Batch) -> BatchResult | Exception:
-        async with gate:
+    async def replayed(name: str) -> str:
+        """Return why the batch could not be replayed; empty where it was."""
+        async with places_free:
             try:
-                return await limited(batch, Hearing(progress.tell))
+                await limited(name)
             except Exception as error:
-                return error
+                return f"{name}: {error}"
+        return ""
 
-    async with progress:
-        running = [asyncio.create_task(one(batch)) for batch in work]
-        try:
-            found = await asyncio.gather(*running)
-        finally:
-            # A signal ends one of them; the others must not go on.
-            for task in running:
-                task.cancel()
-    done = [result for result in found if isinstance(result, BatchResult)]
-    failed = [f"{b.name}: {e}" for b, e in zip(work, found, strict=True) if isinstance(e, Exception)]
-    unmet = [f"not as required: {problem}" for problem in parameters.unmet(one.summary for one in done)]
-    if done:
-        await _table(parameters, done, source, [*warnings, *failed, *unmet])
-    for rate, out in places.items():
-        results = [result for result in done if result.summary.rate == rate]
-        if results:
-            context = scenario.context(source, scenario.at_rate(rate))
-            await write_reports(out, results, scenario.slo, context)
+    with share(comparison):
+        async with progress:
+            running = [asyncio.create_task(replayed(name)) for name in work]
+            try:
+                failed = list(filter(None, await asyncio.gather(*running)))
+            finally:
+                # A signal ends one of them; the others must not go on.
+                for task in running:
+                    task.cancel()
+        done = [comparison.results[name] for name in work if name in comparison.results]
+        unmet = [f"not as required: {problem}" for problem in parameters.unmet(result.summary for result in done)]
+        if done:
+            await _table(parameters, done, source, [*warnings, *failed, *unmet])
+        for rate, out in places.items():
+            await write_reports(out, rate)
     if done and parameters.out is not None:
         await _link(parameters)
     if failed or unmet:

@@ -21,16 +21,16 @@ from modelyard.routing.rolling import ROLLED_OUT
 from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import ServiceRollOut
+from tasks.claims import claim
 from tasks.roll_out import (
     ANSWER_ATTEMPTS,
     EngineAnswer,
     ServiceEnd,
-    claim_service,
     report,
     request_models,
     show_changes,
 )
-from tasks.roll_out_route import check_roll_out, claim_route, report_routes
+from tasks.roll_out_route import check_roll_out, report_routes, route_marks
 from tasks.steps import cut_short, open_run, run_lifecycle
 
 ROLL_OUTS = {lifecycle.about.kind: lifecycle.name for lifecycle in (ServiceRollOut, ModelRollOut)}
@@ -40,15 +40,14 @@ ROLL_OUTS = {lifecycle.about.kind: lifecycle.name for lifecycle in (ServiceRollO
 def run_name() -> str:
     """Which service."""
     given = run_parameters(RollOutParameters)
-    first, *others = given.objects or [f"{given.namespace}/{given.name}"]
-    return f"roll-out {given.kind} {first}" + (f" and {len(others)} more" if others else "")
+    return f"roll out {given.kind} {given.named}"
 
 
 @flow(
     name="roll-out",
     flow_run_name=run_name,
-    description="Makes of an InferenceService or a Model what it takes, waits for its pods, and tells what is missing;"
-    " has a ModelRoute's requests go to another ModelServer step by step, and back where that serves worse.",
+    description="Deploys an InferenceService or a Model and waits until it is ready; shifts a ModelRoute's requests to"
+    " another ModelServer step by step, and back where that serves worse.",
     persist_result=False,
     retries=0,
 )
@@ -65,12 +64,12 @@ async def roll_out(parameters: RollOutParameters) -> State[Any]:
     ref, keys = order.ref, order.keys
     async with open_run(ref, f"Roll-out of {keys[0]}"):
         for key in keys if order.claims else ():
-            await claim_service(ref, key)
+            await claim(ref, key, order.attempt)
         await show_changes(ref, keys)
         acted = await run_lifecycle(ref, keys, order.seconds, order.stays)
         answers = await request_models(ref, keys, ANSWER_ATTEMPTS if order.stays else 1)
         ends = await report(ref, keys, answers)
-    return cut_short(acted) or _final(parameters, ends)
+    return cut_short(acted) or _final(ends, order.stays)
 
 
 async def _roll_out_routes(parameters: RollOutParameters) -> State[Any]:
@@ -84,23 +83,21 @@ async def _roll_out_routes(parameters: RollOutParameters) -> State[Any]:
                 return Failed(message=f"ModelRoute {keys[0]}: {standing.problem if standing is not None else missing}")
             if parameters.dry_run:
                 return Completed(message="; ".join(standing.ladder) or standing.says)
-            await claim_route(ref, keys[0], parameters.traffic)
+            await claim(ref, keys[0], order.attempt, route_marks(standing, parameters.traffic))
         acted = await run_lifecycle(ref, keys, order.seconds if parameters.wait else 0.0, order.stays)
         ends = await report_routes(ref, keys)
     if (cut := cut_short(acted)) is not None:
         return cut
-    waits = parameters.wait and not parameters.run
     said = [f"ModelRoute {one.key}: {one.message}" for one in ends]
     bad = [text for one, text in zip(ends, said, strict=True) if one.reason not in ("", ROLLED_OUT)]
     late = [text for one, text in zip(ends, said, strict=True) if not one.reason]
-    if bad or (waits and late):
+    if bad or (order.stays and late):
         return Failed(message="; ".join(few(bad or [f"not at its end in time; {one}" for one in late], 5)))
     return Completed(message="; ".join(few(said, 5)))
 
 
-def _final(parameters: RollOutParameters, ends: list[ServiceEnd]) -> State[Any]:
+def _final(ends: list[ServiceEnd], waits: bool) -> State[Any]:
     """*Failed* with the reason of the first service that cannot become ready; one that is gone needs nothing."""
-    waits = parameters.wait and not parameters.run
     for one in ends:
         if waits and one.state == "Gone":
             return Failed(message=f"{one.key} is not ready: there is no such service")

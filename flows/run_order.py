@@ -3,46 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prefect.runtime import flow_run
 
+from flows.parameters import LifecycleParameters, ScheduledParameters
 from modelyard.objects import Key
 from modelyard.reconcile.dispatch import PATIENCE
 from tasks.reconcile import BY_ID
 from tasks.steps import RunRef
-
-
-class LifecycleParameters(Protocol):
-    """The parameters that the flows of all lifecycles have in common."""
-
-    @property
-    def name(self) -> str:
-        """Name of the object that a person asks for."""
-
-    @property
-    def namespace(self) -> str:
-        """Its namespace."""
-
-    @property
-    def wait(self) -> bool:
-        """Whether the run stays for the end."""
-
-    @property
-    def timeout_seconds(self) -> float:
-        """Time limit of a run that stays, in seconds."""
-
-    @property
-    def controller_namespace(self) -> str:
-        """Namespace of the controller."""
-
-    @property
-    def run(self) -> str:
-        """Claim under which a run of reconcile works; empty for others."""
-
-    @property
-    def objects(self) -> list[str]:
-        """Objects of a run of reconcile, as ``NAMESPACE/NAME``."""
 
 
 class RunOrder(NamedTuple):
@@ -73,6 +42,13 @@ class RunOrder(NamedTuple):
         stays = by_hand and parameters.wait
         seconds = parameters.timeout_seconds if stays else PATIENCE
         return cls(ref, keys, by_hand, stays, seconds, flow_run.run_count or 1)
+
+    @classmethod
+    def scheduled(cls, lifecycle: str, parameters: ScheduledParameters) -> RunOrder:
+        """Return the order of the current flow run, which chooses its objects itself."""
+        ref = RunRef(lifecycle, parameters.controller_namespace, f"{BY_ID}{flow_run.id}")
+        seconds = parameters.timeout_seconds if parameters.wait else 0.0
+        return cls(ref, (), False, parameters.wait, seconds, flow_run.run_count or 1)
 
 
 def key_named(text: str) -> Key:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -89,10 +89,14 @@ class Turn:
 
     async def run(self, task: Task[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a task as the tick's next stage. Raises ``LeaseLost`` when there is nothing to run it for any more."""
-        self.stage = task.name
+        return await self.call(task.name, task, *args, **kwargs)
+
+    async def call(self, stage: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a stage that is worth no task run. Raises ``LeaseLost`` like ``run``."""
+        self.stage = stage
         if not self._lease.held:
             raise LeaseLost
-        return await task(*args, **kwargs)
+        return await function(*args, **kwargs)
 
 
 class BatchLifecycle(Protocol):

@@ -1,29 +1,44 @@
-"""The three tasks of an autoscaling tick: collect, decide, actuate. Each handles the whole fleet."""
+"""The three tasks of an autoscaling tick: collect, decide, actuate. Each handles the whole fleet.
+
+Prefect keeps the parameters and the result of a task run for as long as the flow run lasts. The fleet
+is therefore in a ``Tick``, which the tasks share, and they take plain values only.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from dataclasses import dataclass
+from datetime import datetime
 
-from prefect import task
+from prefect import get_run_logger, task
 
-from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.decision import Record, TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.reconcile.report import TickReport
-from tasks.stage import BACK_OFF, STAGE, Handle, in_time
+from tasks.stage import BACK_OFF, STAGE, in_time, shared
 
 
-class Decided(NamedTuple):
-    """A fleet, and what was decided about it."""
+@dataclass(eq=False)
+class Tick:
+    """One tick of a controller: the fleet as collected, the decisions about it, and the report of what was written."""
 
-    fleet: Fleet
-    decision: TickDecision
+    controller: Controller
+    fleet: Fleet | None = None
+    decision: TickDecision | None = None
+    report: TickReport | None = None
+
+    async def decide(self) -> TickDecision:
+        """Decide once, in a thread, so that a large fleet's arithmetic does not hold up the renewal of the Lease."""
+        if self.decision is None:
+            assert self.fleet is not None
+            self.decision = await asyncio.to_thread(self.controller.decide, self.fleet)
+        return self.decision
 
 
 @task(
     name="collect",
-    task_run_name="collect-{number}",
+    task_run_name="collect at {at:%H:%M:%S}",
     description="Read everything a decision rests on from Kubernetes and Prometheus.",
     timeout_seconds=60,
     retries=len(BACK_OFF),
@@ -31,33 +46,46 @@ class Decided(NamedTuple):
     retry_condition_fn=in_time,
     **STAGE,
 )
-async def collect(controller: Controller, number: int, until: float) -> Handle[Fleet]:
-    """Read a constant number of queries and lists, whatever the size of the fleet; again if that fails in good time."""
-    return Handle(await controller.collect())
+async def collect(at: datetime, until: float) -> None:
+    """Read a constant number of queries and lists, whatever the size of the fleet.
+
+    It is retried while the retry can end before ``until``, a reading of the monotonic clock.
+    """
+    tick = shared(Tick)
+    tick.fleet = await tick.controller.collect()
 
 
 @task(
     name="decide",
-    task_run_name="decide-{number}",
-    description="Decide for every variant and every binding; pure.",
+    task_run_name="decide at {at:%H:%M:%S}",
+    description="Decide for every variant and every binding, and log each change of a workload with its reason.",
     timeout_seconds=30,
     **STAGE,
 )
-async def decide(controller: Controller, number: int, seen: Handle[Fleet]) -> Handle[Decided]:
-    """Decide in a thread, so that a large fleet's arithmetic does not hold up the renewal of the Lease."""
-    fleet = seen.take()
-    return Handle(Decided(fleet, await asyncio.to_thread(controller.decide, fleet)))
+async def decide(at: datetime) -> list[str]:
+    """Return a sentence for each workload whose size is to change."""
+    changes = [describe(record) for record in (await shared(Tick).decide()).changes]
+    for change in changes:
+        get_run_logger().info("%s", change)
+    return changes
 
 
 @task(
     name="actuate",
-    task_run_name="actuate-{number}",
-    description="Write intent to status, move the workloads that are ours to move, and tell people.",
+    task_run_name="actuate at {at:%H:%M:%S}",
+    description="Write the decisions to the statuses, scale the workloads that are ours to scale, and send Events.",
     timeout_seconds=60,
     **STAGE,
 )
-async def actuate(controller: Controller, number: int, decided: Handle[Decided]) -> Handle[TickReport]:
-    """Write what was decided, then tell what became of it."""
-    fleet, decision = decided.take()
-    done = await controller.actuate(fleet, decision)
-    return Handle(await controller.report(decision, done))
+async def actuate(at: datetime) -> None:
+    """Write what was decided, and leave the report in the tick."""
+    tick = shared(Tick)
+    decision = await tick.decide()
+    assert tick.fleet is not None
+    done = await tick.controller.actuate(tick.fleet, decision)
+    tick.report = await tick.controller.report(decision, done)
+
+
+def describe(record: Record) -> str:
+    """Return the change of a workload's size in a sentence."""
+    return f"{record.identity.key} {record.now.current} -> {record.target.replicas}: {record.why.message}"

@@ -1,13 +1,12 @@
-"""A benchmark's own tasks: claim, baseline, comparison, report, and the refit of profiles. Its runs are steps."""
+"""A benchmark's own tasks: requests, baseline, comparison, report, and the refit of profiles. Its runs are steps."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,20 @@ from modelyard.benchmarks.compare import changes, pairs, parse_condition, trippe
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.profiles import LIBRARY, library_patch, read_library
 from modelyard.benchmarks.results import BenchmarkResults, kept
-from modelyard.benchmarks.story import COMPLETED, FAILED, Here, headline, row
+from modelyard.benchmarks.story import COMPLETED, Here, headline, row
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
-from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden, NotFound, Unavailable
+from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden, NotFound
 from modelyard.objects import Key
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import NAMESPACES
 from modelyard.objects.parse import namespace
-from modelyard.reconcile.following import take
-from modelyard.replay.refit import benchmark_of, drifted, in_turn, kept_as, refit, same_profile
+from modelyard.reconcile.turns import in_turn
+from modelyard.replay.refit import ProfileDrift, RefitFailed, drift_of, kept_as, refit, same_profile
+from tasks.claims import claim_free
 from tasks.journal import cells, show, unformatted
 from tasks.stage import RETRIED, STAGE
 from tasks.steps import RunRef, open_run
-
-BUDGET = 600
-"""Seconds after which a run of the flow ``refit-profiles`` fits no more profiles of a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +45,52 @@ class BenchmarkEnd:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class MeasurementRequest:
+    """The BenchmarkJobs that a run is to measure, and those that do not exist."""
+
+    claimed: list[Key]
+    missing: list[Key]
+
+
 @task(
-    name="claim benchmark",
-    task_run_name="claim {key}",
-    description="Find the BenchmarkJob, and let this run work on it.",
-    timeout_seconds=120,
+    name="request measurements",
+    task_run_name="request measurements of {objects}",
+    description="Claim BenchmarkJobs, and request that they are measured again.",
+    timeout_seconds=300,
     **RETRIED,
 )
-async def claim_benchmark(ref: RunRef, key: Key, anew: bool, attempt: int) -> None:
-    """Give the run the right to work on the BenchmarkJob.
-
-    What has failed is measured again, and with ``anew`` what has been measured. Raises ``NotFound``.
-    """
+async def request_measurements(ref: RunRef, objects: str, keys: Sequence[Key], text: str) -> MeasurementRequest:
+    """Request a measurement of each; ``text`` tells this request from earlier ones: repeated, it requests no other."""
+    found, missing = [], []
     async with open_run(ref) as run:
-        cluster = run.view.cluster
-        current = await cluster.get(BENCHMARK_JOBS, key.name, key.namespace)
-        again = anew or (current.get("status") or {}).get("state") == FAILED
-        request = {RE_RUN: f"{ref.run.rpartition('/')[2]}-{attempt}"} if again else {}
-        await take(cluster, current, BENCHMARK_JOBS, ref.run, request)
+        for key in keys:
+            try:
+                found.append((await run.view.cluster.get(BENCHMARK_JOBS, key.name, key.namespace), {RE_RUN: text}))
+            except NotFound:
+                missing.append(key)
+        return MeasurementRequest(await claim_free(run, ref, found), missing)
+
+
+@task(
+    name="request measurements",
+    task_run_name="request measurements for {count} drifted profiles",
+    description="Claim the BenchmarkJobs of drifted profiles, and request that they are measured again.",
+    timeout_seconds=300,
+    **RETRIED,
+)
+async def request_for_drifts(ref: RunRef, count: int, drifts: Sequence[ProfileDrift]) -> list[Key]:
+    """Return the BenchmarkJobs that this run is to measure; those that were measured since the drift need not be."""
+    requests = {}
+    async with open_run(ref) as run:
+        for drift in drifts:
+            if drift.benchmark is None:
+                continue
+            with suppress(NotFound):  # fitting the profile fails with it
+                job = await run.view.cluster.get(BENCHMARK_JOBS, drift.benchmark.name, drift.benchmark.namespace)
+                if not drift.is_measured(job):
+                    requests[drift.benchmark] = job, drift.request(job)
+        return await claim_free(run, ref, requests.values())
 
 
 @task(
@@ -102,7 +127,7 @@ async def compare(ref: RunRef, key: Key, before: BenchmarkResults, fail_if: Sequ
 
 @task(
     name="report",
-    task_run_name="report",
+    task_run_name="report benchmarks",
     description="Show the table and the charts of the runs, and how each BenchmarkJob stands.",
     timeout_seconds=300,
     **STAGE,
@@ -121,7 +146,11 @@ async def report(ref: RunRef, keys: Sequence[Key]) -> list[BenchmarkEnd]:
                 await _pictures(key, measured)
         if rows:
             table = [cells(result) for result in rows]
-            await show(TableArtifact(key="benchmark-runs", description="Runs; latencies in milliseconds", table=table))
+            await show(
+                TableArtifact(
+                    key="benchmark-runs", description="Benchmark runs; latencies in milliseconds", table=table
+                )
+            )
         return [await _ended(run.view.cluster, key, lifecycle.seen.get(key)) for key in keys]
 
 
@@ -153,57 +182,56 @@ async def _ended(cluster: Cluster, key: Key, here: Here | None) -> BenchmarkEnd:
     return BenchmarkEnd(key, state, str(status.get("failureMessage") or told.get("message") or ""))
 
 
-@task(name="refit", description="Measure again, or fit anew, the profiles that live latencies have left.", **RETRIED)
-async def refit_drifted(
-    cluster: Cluster, namespaces: Sequence[str], tokens: int, home: str
-) -> tuple[list[str], list[str]]:
-    """What was done, and what could not be, a sentence for each VariantAutoscaling whose profile does not hold.
+@task(
+    name="find drift",
+    task_run_name="find profiles that live latencies have left",
+    description="Read which VariantAutoscalings report ProfileDrift, and the BenchmarkJob of each one's profile.",
+    timeout_seconds=120,
+    **RETRIED,
+)
+async def find_drift(ref: RunRef, namespaces: Sequence[str]) -> list[ProfileDrift]:
+    """Return the profiles to fit again: the first of each namespace, then the second of each, and so on."""
+    async with open_run(ref) as run:
+        found = [drift for variant in await run.view.cluster.list(VARIANTS) if (drift := drift_of(variant)) is not None]
+    chosen = [drift for drift in found if not namespaces or drift.variant.namespace in namespaces]
+    get_run_logger().info("%d of %d drifted profiles are in scope", len(chosen), len(found))
+    return in_turn(chosen, lambda drift: drift.variant.namespace)[0]
 
-    ``home`` is the namespace of the library of profiles.
+
+@task(
+    name="fit profile",
+    task_run_name="fit the profile of {drift.variant}",
+    description="Fit the profile to what its BenchmarkJob measured since it drifted, and give it to the variant.",
+    **RETRIED,
+)
+async def fit_profile(ref: RunRef, drift: ProfileDrift, tokens: int) -> list[str]:
+    """Return what was done, a sentence each. Repeated, it fits the same measurements, and changes nothing.
+
+    Raises ``RefitFailed``.
     """
-    said: list[str] = []
-    problems: list[str] = []
-    spent = Counter[str]()
-    for variant in in_turn(one for one in await cluster.list(VARIANTS) if drifted(one) is not None):
-        key = Key(variant["metadata"]["namespace"], variant["metadata"]["name"])
-        if (namespaces and key.namespace not in namespaces) or (since := drifted(variant)) is None:
-            continue
-        if spent[key.namespace] > BUDGET:
-            problems.append(f"{key}: left for the next run: fits of its namespace took more than {BUDGET} s")
-            continue
-        if (source := benchmark_of(variant)) is None:
-            problems.append(f"{key}: its profile was fitted to no BenchmarkJob of its namespace")
-            continue
-        began = time.monotonic()
-        try:
-            job = await cluster.get(BENCHMARK_JOBS, source.name, source.namespace)
-            found = await asyncio.to_thread(refit, variant, job, since, tokens)
-            if found.re_run is not None:
-                body = {"metadata": {"annotations": {RE_RUN: found.re_run}}}
-                await cluster.merge_patch(BENCHMARK_JOBS, source.name, body, source.namespace)
-            if found.patch is not None:
-                current = await cluster.get(VARIANTS, key.name, key.namespace)
-                if not same_profile(variant, current):
-                    problems.append(f"{key}: was given another profile while one was fitted")
-                    continue
-                # First: while the variant has the old profile, whoever goes on after a kill comes back to both.
-                said += [f"{key}: {text}" for text in await _keep(cluster, variant, found.patch, home)]
-                version = {"resourceVersion": current["metadata"]["resourceVersion"]}
-                body = {**found.patch, "metadata": found.patch["metadata"] | version}
-                await cluster.merge_patch(VARIANTS, key.name, body, key.namespace)
-        except Unavailable:
-            raise
-        except Exception as error:  # this object's alone
-            problems.append(f"{key}: {type(error).__name__}: {cut(str(error), 500)}")
-        else:
-            (problems if found.problem else said).append(f"{key}: {found.message}")
-        finally:
-            spent[key.namespace] += round(time.monotonic() - began)
-    return said, problems
+    if drift.benchmark is None:
+        raise RefitFailed("its profile was fitted to no BenchmarkJob of its namespace")
+    key = drift.variant
+    async with open_run(ref) as run:
+        cluster = run.view.cluster
+        variant = await cluster.get(VARIANTS, key.name, key.namespace)
+        job = await cluster.get(BENCHMARK_JOBS, drift.benchmark.name, drift.benchmark.namespace)
+        found = await asyncio.to_thread(refit, variant, job, drift.since, tokens)
+        if found.patch is None:
+            return [found.message]
+        current = await cluster.get(VARIANTS, key.name, key.namespace)
+        if not same_profile(variant, current):
+            raise RefitFailed("was given another profile while one was fitted")
+        # First: while the variant has the old profile, whoever goes on after a kill comes back to both.
+        kept = await _keep(cluster, variant, found.patch, ref.home)
+        version = {"resourceVersion": current["metadata"]["resourceVersion"]}
+        body = {**found.patch, "metadata": found.patch["metadata"] | version}
+        await cluster.merge_patch(VARIANTS, key.name, body, key.namespace)
+        return [*kept, found.message]
 
 
 async def _keep(cluster: Cluster, variant: Mapping[str, Any], body: Mapping[str, Any], home: str) -> list[str]:
-    """Give the profile to the entries of the library that the variant's was of; what was done, in words."""
+    """Give the profile to the library's entries of the variant's old one; return what was done, a sentence each."""
     library = Key(home, LIBRARY)
     try:
         stored = await cluster.get(CONFIG_MAPS, LIBRARY, home)
@@ -211,12 +239,14 @@ async def _keep(cluster: Cluster, variant: Mapping[str, Any], body: Mapping[str,
         return []
     except Forbidden:
         return [f"ConfigMap {library} may not be read: whether its profile is kept there is not known"]
-    mine = await cluster.list(NAMESPACES, field_selector=f"metadata.name={home}")
-    spaces = {one["metadata"]["name"]: namespace(one) for one in mine}
+    spaces = {
+        space["metadata"]["name"]: namespace(space)
+        for space in await cluster.list(NAMESPACES, field_selector=f"metadata.name={home}")
+    }
     entries = read_library(library, stored.get("data") or {})[0]
     kept = kept_as(variant, entries, home, spaces)
-    for one in kept.keys:
+    for name in kept.keys:
         version = {"metadata": {"resourceVersion": stored["metadata"]["resourceVersion"]}}
-        stored = await cluster.merge_patch(CONFIG_MAPS, LIBRARY, library_patch(one, body) | version, home)
-    said = [f"kept anew as {one.name} in ConfigMap {library}, whose profile it had" for one in kept.keys]
-    return [*said, *([f"ConfigMap {library} stays as it is: {kept.refused}"] if kept.refused else [])]
+        stored = await cluster.merge_patch(CONFIG_MAPS, LIBRARY, library_patch(name, body) | version, home)
+    done = [f"updated {name.name} in ConfigMap {library}, which had the same profile" for name in kept.keys]
+    return [*done, *([f"ConfigMap {library} is unchanged: {kept.refused}"] if kept.refused else [])]

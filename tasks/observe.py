@@ -11,9 +11,9 @@ from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.metrics.routed import read_routed
 from modelyard.metrics.served import read_served
-from modelyard.models.following import read_progress
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import BASE_MODELS
+from modelyard.models.transfers import read_progress
 from modelyard.objects import Key
 from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.onboarding.plan import name_of

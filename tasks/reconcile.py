@@ -1,4 +1,4 @@
-"""The two tasks of a reconcile tick that has something to do: tell, and start what is due. Each handles all at once."""
+"""The two tasks of a reconcile tick that has something to do: update statuses and start runs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from modelyard.reconcile.dispatch import (
     named,
     with_awaited_run,
 )
-from modelyard.reconcile.plan import Plan
+from modelyard.reconcile.plan import Plan, Ref
 from modelyard.reconcile.reconciler import Reconciler
-from modelyard.reconcile.report import TickReport
+from modelyard.reconcile.report import Row
 from modelyard.reconcile.run_limits import RUNS, RunLoad
 from tasks.run_load import CALL_TIMEOUT, read_deployments, read_load
-from tasks.stage import STAGE, Handle
+from tasks.stage import STAGE, shared
 
 LOOK_UP_TIMEOUT = 60.0
 """Seconds that all questions of a tick for runs may take together."""
@@ -47,18 +47,36 @@ Plans = Mapping[str, Sequence[Plan]]
 """Plans by the name of their lifecycle."""
 
 
+@dataclass(eq=False)
+class Pass:
+    """One pass of a reconcile shift: the plans of all lifecycles, the fates of runs, and the rows of what was written.
+
+    Its tasks share it, so that they take plain values only.
+    """
+
+    reconciler: Reconciler
+    plans: Sequence[Plan] = ()
+    fates: Mapping[str, RunFate] | None = None
+    rows: list[Row] = field(default_factory=list)
+
+
 @task(
-    name="tell",
-    task_run_name="tell-{number}",
-    description="Write the statuses that follow from what is there and what needs no run, and send the Events.",
+    name="update statuses",
+    task_run_name="update {objects}",
+    description="Write statuses, carry out the changes that need no run, and send Events.",
     timeout_seconds=60,
     **STAGE,
 )
-async def tell(
-    reconciler: Reconciler, number: int, plans: Handle[tuple[Sequence[Plan], Mapping[str, RunFate] | None]]
-) -> Handle[TickReport]:
-    """Write what changed; of a plan that needs a run only its status."""
-    return Handle(TickReport(rows=await reconciler.tell(*plans.take())))
+async def update_statuses(objects: str) -> None:
+    """Write what changed; of a plan that needs a run only its status. ``objects`` names the first of them."""
+    this = shared(Pass)
+    this.rows = await this.reconciler.tell(this.plans, this.fates)
+
+
+def name_of(refs: Iterable[Ref]) -> str:
+    """Return the name of a task run that works on these objects: the first, and the number of others."""
+    first, *others = sorted(refs)
+    return f"{first} and {len(others)} more" if others else str(first)
 
 
 class RunsUnknown(Exception):
@@ -86,7 +104,7 @@ async def look_up(reconciler: Reconciler, plans: Plans, before: Runs | None = No
         async with asyncio.timeout(LOOK_UP_TIMEOUT):
             if asked:
                 async with get_client() as client:
-                    fates |= await _look_up(client, asked)
+                    fates |= await read_fates(client, asked)
             work = _work(reconciler, plans)
             if load is None and any(is_due(plan, fates, reconciler.cluster.now()) for _, some in work for plan in some):
                 acting = (lifecycle.acting for lifecycle in reconciler.registered.values())
@@ -125,18 +143,18 @@ def _work(reconciler: Reconciler, plans: Plans) -> list[tuple[Acting, Sequence[P
 
 
 @task(
-    name="start",
-    task_run_name="start-{number}",
-    description="Start the runs that carry out what is due, each under its idempotency key; replace those that died.",
+    name="start runs",
+    task_run_name="start runs of {objects}",
+    description="Start flow runs for pending work, each under its idempotency key; replace those that died.",
     timeout_seconds=120,
     **STAGE,
 )
-async def start(reconciler: Reconciler, number: int, starts: Handle[Sequence[Start]]) -> list[str]:
-    """Claim what is due, create the runs; their idempotency keys.
+async def start_runs(objects: str, all_due: list[Start]) -> list[str]:
+    """Claim the objects and create the runs; return the idempotency keys. ``objects`` names the first of them.
 
     A claim whose run was not created counts as an attempt.
     """
-    log, all_due = get_run_logger(), starts.take()
+    log, reconciler = get_run_logger(), shared(Pass).reconciler
     started: list[str] = []
     async with get_client() as client:
         try:
@@ -160,8 +178,8 @@ async def start(reconciler: Reconciler, number: int, starts: Handle[Sequence[Sta
     return started
 
 
-async def _look_up(client: PrefectClient, keys: Iterable[str]) -> dict[str, RunFate]:
-    """What became of the runs with these idempotency keys, or named by their ids (``BY_ID``)."""
+async def read_fates(client: PrefectClient, keys: Iterable[str]) -> dict[str, RunFate]:
+    """Return the fates of the runs with these idempotency keys, or named by their ids (``BY_ID``)."""
     keys = set(keys)
     ids = {key: UUID(key.removeprefix(BY_ID)) for key in keys if BY_HAND.fullmatch(key)}
     found: dict[str, RunFate] = {}

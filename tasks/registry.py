@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.world import RE_RUN
 from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import KINDS as MODEL_KINDS
+from modelyard.models.world import NUDGE
 from modelyard.objects import Key, ResourceType
 from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.reconcile.plan import Lifecycle, StepId
@@ -49,6 +51,8 @@ class LifecycleEntry:
     flow: str
     create: Callable[[str], Lifecycle]
     steps: Mapping[str, StepKind] = field(default_factory=dict)
+    retry: str = ""
+    """Annotation that requests another attempt at what has failed for an object; empty where every run tries."""
 
 
 def _delivery(kind: ResourceType) -> LifecycleEntry:
@@ -61,6 +65,7 @@ def _delivery(kind: ResourceType) -> LifecycleEntry:
             "remove": StepKind("remove {object} from {item}"),
             "inspect": StepKind("inspect the claim of {object}"),
         },
+        retry=NUDGE,
     )
 
 
@@ -84,6 +89,7 @@ _BENCHMARK = LifecycleEntry(
         "prepare": StepKind("prepare the target of {object}", in_order=True),
         "measure": StepKind("measure {item} for {object}", in_order=True),
     },
+    retry=RE_RUN,
 )
 _ROUTE = LifecycleEntry(
     "roll-out",

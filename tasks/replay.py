@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
 
 from prefect import task
 
 from modelyard.replay.compare import Batch, BatchResult
 from modelyard.replay.compare import replay as replay_here
 from modelyard.replay.output import write_report
-from modelyard.traffic.latency import SLO
-from tasks.stage import STAGE
+from modelyard.replay.scenario import Scenario
+from tasks.journal import ProgressBar
+from tasks.stage import STAGE, shared
 
 TAGS = ["modelyard", "replay"]
 OFTEN = 0.5
@@ -34,11 +35,15 @@ class BatchFailed(RuntimeError):
     """A batch that came to nothing; the message says which, and why."""
 
 
-class Hearing:
-    """Told the share of a batch that is done. A class, so that Prefect does not look into it."""
+@dataclass(eq=False)
+class Comparison:
+    """The traffic and fleet that all replays of a run share, the batches by name, and their results so far."""
 
-    def __init__(self, tell: Callable[[str, float], None]) -> None:
-        self.tell = tell
+    scenario: Scenario
+    source: str
+    batches: Mapping[str, Batch]
+    progress: ProgressBar
+    results: dict[str, BatchResult] = field(default_factory=dict)
 
 
 def _work(batch: Batch, pipe: Connection) -> None:
@@ -60,36 +65,36 @@ def _work(batch: Batch, pipe: Connection) -> None:
 
 
 @task(
-    name="replay-batch",
-    task_run_name="replay {batch.name}",
+    name="replay",
+    task_run_name="replay {batch}",
     description="Replay one policy at one rate, in a process of its own.",
     tags=TAGS,
     **STAGE,
 )
-async def replay_batch(batch: Batch, hearing: Hearing) -> BatchResult:
-    """Replay it in a process. Raises ``BatchFailed``."""
+async def replay_batch(batch: str) -> None:
+    """Replay the batch of this name in a process, and keep its result. Raises ``BatchFailed``."""
+    run = shared(Comparison)
     # Not forked: the process that runs flows has threads.
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(batch, sender), daemon=True, name=f"replay {batch.name}")
+    process = context.Process(target=_work, args=(run.batches[batch], sender), daemon=True, name=f"replay {batch}")
     process.start()
     sender.close()
     try:
-        while True:
+        while batch not in run.results:
             # No thread that listens: one would outlive an interrupt and hold up the end of the whole process.
             while not receiver.poll():  # noqa: ASYNC110
                 await asyncio.sleep(LISTEN)
             try:
-                said = receiver.recv()
+                received = receiver.recv()
             except EOFError:
                 process.join(END)
-                raise BatchFailed(f"{batch.name}: its process ended with code {process.exitcode}") from None
-            if isinstance(said, BatchResult):
-                hearing.tell(batch.name, 1.0)
-                return said
-            if isinstance(said, str):
-                raise BatchFailed(f"{batch.name}: {said}")
-            hearing.tell(batch.name, said)
+                raise BatchFailed(f"{batch}: its process ended with code {process.exitcode}") from None
+            if isinstance(received, str):
+                raise BatchFailed(f"{batch}: {received}")
+            if isinstance(received, BatchResult):
+                run.results[batch] = received
+            run.progress.tell(batch, 1.0 if isinstance(received, BatchResult) else received)
     finally:
         process.kill()
         process.join(END)
@@ -97,15 +102,20 @@ async def replay_batch(batch: Batch, hearing: Hearing) -> BatchResult:
 
 
 @task(
-    name="write-report",
-    task_run_name="write {out}",
-    description="Write a folder, or to a bucket, the report and the plots, whole or not at all.",
+    name="write report",
+    task_run_name="write the report to {out}",
+    description="Write the report and the plots to a folder or a bucket, whole or not at all.",
     tags=TAGS,
     retries=2,
     retry_delay_seconds=2,
     **STAGE,
 )
-async def write_reports(out: str, results: list[BatchResult], slo: SLO, context: dict[str, Any]) -> None:
-    """Write a report as ``modelyard replay --out`` does."""
-    lines = [(result.summary.policy, result.line) for result in results]
-    await asyncio.to_thread(write_report, out, lines, [result.summary for result in results], slo, context)
+async def write_reports(out: str, rate: float) -> None:
+    """Write a report of the replays at this rate as ``modelyard replay --out`` does; nothing where there are none."""
+    run = shared(Comparison)
+    results = [result for result in run.results.values() if result.summary.rate == rate]
+    if results:
+        lines = [(result.summary.policy, result.line) for result in results]
+        summaries = [result.summary for result in results]
+        context = run.scenario.context(run.source, run.scenario.at_rate(rate))
+        await asyncio.to_thread(write_report, out, lines, summaries, run.scenario.slo, context)

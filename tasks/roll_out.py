@@ -1,4 +1,4 @@
-"""A roll-out's own tasks: claim, changes, a request to what serves, report. Its steps are in ``tasks.steps``."""
+"""A roll-out's own tasks: changes, a request to what serves, report. Its steps are in ``tasks.steps``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from modelyard.cluster import PODS, NotFound
 from modelyard.hosts import HostsFile
 from modelyard.objects import Key, parse
 from modelyard.objects.documents import few, listed
-from modelyard.reconcile.following import take
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.run_view import look
 from modelyard.runtimes.protocols import health_paths
@@ -69,22 +68,8 @@ class ServiceEnd:
 
 
 @task(
-    name="claim service",
-    task_run_name="claim {key}",
-    description="Find the service, and let this run work on it.",
-    timeout_seconds=120,
-    **RETRIED,
-)
-async def claim_service(ref: RunRef, key: Key) -> None:
-    """Give the run the right to work on the service. Raises ``NotFound``."""
-    async with open_run(ref) as run:
-        kind = run.view.lifecycle.about
-        await take(run.view.cluster, await run.view.cluster.get(kind, key.name, key.namespace), kind, ref.run, {})
-
-
-@task(
     name="show changes",
-    task_run_name="show changes",
+    task_run_name="show the changes of {keys[0]}",
     description="Select runtimes, render, and show what changes.",
     timeout_seconds=120,
     **RETRIED,
@@ -96,7 +81,7 @@ async def show_changes(ref: RunRef, keys: Sequence[Key]) -> str:
         plans = await look(run.view.cluster, lifecycle, {key.namespace for key in keys}, keys)
         lines = [line for key in keys if key in plans for line in _changes(plans[key], lifecycle.seen.get(key))]
     text = "\n".join(few(lines, MOST_LINES)) or "Nothing changes."
-    await show(MarkdownArtifact(key="roll-out-changes", markdown=text, description="What changes"))
+    await show(MarkdownArtifact(key="roll-out-changes", markdown=text, description="Changes of each service"))
     return text
 
 
@@ -121,7 +106,7 @@ def _changes(plan: Plan, here: Standing | None) -> list[str]:
 
 @task(
     name="request models",
-    task_run_name="request models",
+    task_run_name="ask {keys[0]} which models it serves",
     description="Ask the service which models it serves, at its address inside the cluster.",
     timeout_seconds=120,
     **RETRIED,
@@ -184,7 +169,7 @@ async def ask(
 
 @task(
     name="report",
-    task_run_name="report",
+    task_run_name="report the roll-out of {keys[0]}",
     description="Show the table of components, and how each service stands.",
     timeout_seconds=120,
     **STAGE,
@@ -201,7 +186,7 @@ async def report(ref: RunRef, keys: Sequence[Key], answers: dict[Key, EngineAnsw
                 rows.append(row | {"reason": state.reason, "message": state.message, "answer": end.answer.words})
     if rows:
         table = [cells(row) for row in rows]
-        await show(TableArtifact(key="roll-out-components", description="Components", table=table))
+        await show(TableArtifact(key="roll-out-components", description="Components of each service", table=table))
     return ends
 
 

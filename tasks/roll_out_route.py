@@ -1,4 +1,4 @@
-"""A ModelRoute roll-out's own tasks: check the request, claim the route, report. Its steps are in ``tasks.steps``."""
+"""A ModelRoute roll-out's own tasks: check the request, report. Its steps are in ``tasks.steps``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from prefect import task
 from prefect.artifacts import MarkdownArtifact, TableArtifact
 
 from modelyard.objects import Key
-from modelyard.reconcile.following import take
 from modelyard.reconcile.run_view import look
 from modelyard.routing.objects import ROUTES
 from modelyard.routing.rolling import MEMORY, ROLLED_OUT, WISH, RouteRollOut
@@ -46,26 +45,14 @@ async def check_roll_out(ref: RunRef, key: Key, requested: RouteRollOut | None) 
     if standing is not None:
         lines = [f"## ModelRoute {key}", "", *(f"- {unformatted(step)}" for step in standing.ladder)]
         text = "\n".join([*lines, unformatted(standing.problem)])
-        await show(MarkdownArtifact(key="roll-out-changes", markdown=text, description="The weights of each step"))
+        await show(MarkdownArtifact(key="roll-out-changes", markdown=text, description="Weights of each step"))
     return standing
 
 
-@task(
-    name="claim route",
-    task_run_name="claim {key}",
-    description="Let this run work on the route, and keep the requested roll-out with it.",
-    timeout_seconds=120,
-    **RETRIED,
-)
-async def claim_route(ref: RunRef, key: Key, requested: RouteRollOut | None) -> None:
-    """Give the run the right to work on the route. A roll-out that went back is tried again, others go on."""
-    async with open_run(ref) as run:
-        cluster = run.view.cluster
-        current = await cluster.get(ROUTES, key.name, key.namespace)
-        standing = await _standing(run, key, requested)
-        request = {WISH: requested.text} if requested is not None else {}
-        again = standing is not None and standing.memory.ended not in ("", ROLLED_OUT)
-        await take(cluster, current, ROUTES, ref.run, {**request, **({MEMORY: ""} if again else {})})
+def route_marks(standing: RouteStanding, requested: RouteRollOut | None) -> dict[str, str | None]:
+    """Return the annotations that request a roll-out. One that went back is tried again, others go on."""
+    request: dict[str, str | None] = {WISH: requested.text} if requested is not None else {}
+    return {**request, MEMORY: ""} if standing.memory.ended not in ("", ROLLED_OUT) else request
 
 
 async def _standing(run: OpenRun, key: Key, requested: RouteRollOut | None) -> RouteStanding | None:
@@ -78,7 +65,7 @@ async def _standing(run: OpenRun, key: Key, requested: RouteRollOut | None) -> R
 
 @task(
     name="report",
-    task_run_name="report",
+    task_run_name="report the roll-out of {keys[0]}",
     description="Show the table of steps, and how each route stands.",
     timeout_seconds=120,
     **STAGE,
@@ -98,5 +85,5 @@ async def report_routes(ref: RunRef, keys: Sequence[Key]) -> list[RouteEnd]:
         rows += [cells({"route": str(key), "step": number, "result": result}) for number, result in results]
         ends.append(RouteEnd(key, INVALID if standing.problem else standing.memory.ended, standing.says))
     if rows:
-        await show(TableArtifact(key="roll-out-steps", description="Result of each step", table=rows))
+        await show(TableArtifact(key="roll-out-steps", description="Results of the roll-out's steps", table=rows))
     return ends

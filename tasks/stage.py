@@ -1,14 +1,17 @@
-"""How the stages of a tick run as Prefect tasks, and how they hand each other a fleet that Prefect does not keep."""
+"""How our tasks run: their retries, and what the tasks of one flow run share without handing it to each other."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Generic, TypedDict, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypedDict, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
+from prefect.runtime import flow_run
 
 from modelyard.cluster import Unavailable
 
@@ -47,21 +50,24 @@ RETRIED: dict[str, Any] = {
 """For the steps of a lifecycle that talk to the cluster."""
 
 
-class Handle(Generic[T]):
-    """A value that can be taken once.
+_shared: dict[tuple[str, type], Any] = {}
 
-    Prefect keeps what a task returns, and walks through what it is given, for as long as the run lasts. Of a handle it
-    keeps the shell.
-    """
 
-    def __init__(self, value: T) -> None:
-        self._value = [value]
+@contextmanager
+def share(value: object) -> Iterator[None]:
+    """Let the tasks of the current flow run find ``value`` by its type: open connections and whatever they read."""
+    place = str(flow_run.id), type(value)
+    _shared[place] = value
+    try:
+        yield
+    finally:
+        del _shared[place]
 
-    def take(self) -> T:
-        """The value, which is then gone from here. Raises ``LookupError`` the second time."""
-        if not self._value:
-            raise LookupError("the value of this handle has been taken already")
-        return self._value.pop()
+
+def shared(type_: type[T]) -> T:
+    """Return what the current flow run shares of this type. Raises ``LookupError`` where it shares nothing."""
+    found: T = _shared[str(flow_run.id), type_]
+    return found
 
 
 async def in_time(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

@@ -143,20 +143,19 @@ async def _add(
     uri: str, name: str, namespace: str, labels: dict[str, str], parameters: dict[str, str], secret: str, wait: bool
 ) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.following import Following
     from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+    from modelyard.models.requests import read_state, request_model, request_retry
     from modelyard.objects import Key
 
     kind, key = BASE_MODELS if namespace else CLUSTER_BASE_MODELS, Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster:
-        following = Following(cluster, kind)
-        order = await following.order(key, uri, labels, parameters, secret)
-        if order.failed_before:
-            await following.retry(key)
+        request = await request_model(cluster, kind, key, uri, labels, parameters, secret)
+        if request.failed_before:
+            await request_retry(cluster, kind, key)
         typer.echo(f"{kind.kind} {name}: {uri}")
         said = ""
         while wait:
-            ended = await following.ended(key, order)
+            ended = await read_state(cluster, kind, key, request)
             text = f"{ended.state}: {ended.message or ended.reason}"
             if text != said:
                 said = text
@@ -171,9 +170,9 @@ async def _add(
 async def _why(name: str, namespace: str, home: str) -> bool:
     """Print it; whether it can be delivered at all."""
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.following import NoSuchModel
     from modelyard.models.lifecycle import ModelDelivery
     from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+    from modelyard.models.requests import NoSuchModel
     from modelyard.models.story import RESOLVED
     from modelyard.objects import Key
     from modelyard.objects.kinds import NODES
@@ -189,7 +188,9 @@ async def _why(name: str, namespace: str, home: str) -> bool:
             if (model := world[kind].get(key)) is not None:
                 break
         else:
-            raise NoSuchModel.at("model", key, "one of another namespace is named with -n")
+            where = f"in namespace {namespace}" if namespace else "at cluster scope"
+            remedy = "`modelyard models` lists those that there are; one of another namespace is named with -n"
+            raise NoSuchModel(f"there is no model {name} {where}: {remedy}")
         plan = delivery.plan(key, world, time.time())
         console.print(f"{kind.kind} {name}: {model.status.get('state', 'Creating')}")
         told = list(model.status["conditions"])

@@ -13,7 +13,7 @@ from modelyard.reconcile.plan import CLAIM
 _NOTHING = "0" * 12
 
 
-async def take(cluster: Cluster, current: Object, kind: ResourceType, run: str, also: Mapping[str, str]) -> None:
+async def take(cluster: Cluster, current: Object, kind: ResourceType, run: str, also: Mapping[str, str | None]) -> None:
     """Let a run of this name work on an object from now on; ``also`` are annotations that go with it."""
     metadata: dict[str, Any] = current["metadata"]
     annotations = {CLAIM: str(Claim(run, _NOTHING, 1, cluster.now())), **also}

@@ -4,8 +4,7 @@ fitted. Pure."""
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from modelyard.autoscaling.provenance import provenance
 from modelyard.autoscaling.sizing.fit import FitError
 from modelyard.benchmarks.profiles import LibraryProfile, ProfileKey, patch, points
 from modelyard.benchmarks.results import kept
-from modelyard.benchmarks.world import benchmark
+from modelyard.benchmarks.world import RE_RUN, benchmark
 from modelyard.objects import Key, Namespace
 from modelyard.objects.documents import cut, few, printable
 from modelyard.objects.parse import conditions
@@ -28,37 +27,48 @@ MOST_SAID = 1000
 _NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}")
 
 
+class RefitFailed(Exception):
+    """No profile could be fitted; the message says why."""
+
+
+class ProfileDrift(NamedTuple):
+    """A VariantAutoscaling whose profile has not held ``since`` then (epoch seconds), and its profile's BenchmarkJob.
+
+    ``benchmark`` is ``None`` where the profile was fitted to none, or to one in another namespace.
+    """
+
+    variant: Key
+    since: float
+    benchmark: Key | None
+
+    def is_measured(self, job: Mapping[str, Any]) -> bool:
+        """Return whether its BenchmarkJob has been measured since."""
+        return benchmark(job).memory.ended >= self.since
+
+    def request(self, job: Mapping[str, Any]) -> dict[str, str]:
+        """Return the annotation that requests a measurement for this drift; none while one is under way."""
+        memory = benchmark(job).memory
+        return {} if not memory.ended and memory.began >= self.since else {RE_RUN: f"drift-{self.since:.0f}"}
+
+
 @dataclass(frozen=True, slots=True)
 class Refit:
-    """What is next for a VariantAutoscaling: ``re_run`` is the value with which its benchmark is asked for again,
-    ``patch`` gives it the new profile; with neither, ``message`` says what is awaited; or, a ``problem``, missing."""
+    """The new profile of a VariantAutoscaling (``patch``); without one, ``message`` says what is awaited."""
 
     message: str
-    problem: bool = False
-    re_run: str | None = None
     patch: dict[str, Any] | None = None
 
 
-def drifted(variant: Mapping[str, Any]) -> float | None:
-    """Since when (epoch seconds) live latencies have differed from the profile; ``None`` where they do not."""
+def drift_of(variant: Mapping[str, Any]) -> ProfileDrift | None:
+    """Return the drift that a VariantAutoscaling's status reports; ``None`` where its profile holds."""
+    key = Key(variant["metadata"]["namespace"], variant["metadata"]["name"])
     told = conditions((variant.get("status") or {}).get("conditions"))
-    return next((one.last_transition for one in told if (one.type, one.status) == (PROFILE_DRIFT, "True")), None)
-
-
-def in_turn(variants: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The first of each namespace, then the second of each, and so on: a fit takes minutes, and who has a thousand
-    keeps nobody else waiting for all of them."""
-    places = Counter[str]()
-
-    def place(variant: Mapping[str, Any]) -> int:
-        places[namespace := variant["metadata"]["namespace"]] += 1
-        return places[namespace]
-
-    return sorted(variants, key=place)
+    since = next((one.last_transition for one in told if (one.type, one.status) == (PROFILE_DRIFT, "True")), None)
+    return ProfileDrift(key, since, benchmark_of(variant)) if since is not None else None
 
 
 def benchmark_of(variant: Mapping[str, Any]) -> Key | None:
-    """The BenchmarkJob that a profile was fitted to: none where it was not, or is in another namespace."""
+    """Return the BenchmarkJob that a profile was fitted to, if it is one of the same namespace."""
     source = provenance(variant).get("source")
     namespace, _, name = source.partition("/") if isinstance(source, str) else ("", "", "")
     own = namespace == variant["metadata"]["namespace"]
@@ -96,15 +106,15 @@ def kept_as(
 
 
 def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, tokens: int = TOKENS) -> Refit:
-    """What is next for a VariantAutoscaling whose profile has not held ``since`` then, by its BenchmarkJob."""
+    """Return what follows for a VariantAutoscaling whose profile has not held ``since`` then, by its BenchmarkJob.
+
+    Raises ``RefitFailed``.
+    """
     one = benchmark(job)
-    wanted = f"drift-{since:.0f}"
     if one.memory.ended < since:
-        if one.re_run == wanted or (not one.memory.ended and one.memory.began >= since):
-            return Refit(f"{one.key} is being measured again")
-        return Refit(f"{one.key} is measured again", re_run=wanted)
+        return Refit(f"{one.key} is being measured again")
     if one.memory.failed:
-        return Refit(f"{one.key} could not be measured again: {one.memory.failed}", problem=True)
+        raise RefitFailed(f"{one.key} could not be measured again: {one.memory.failed}")
     told, batch = provenance(variant), variant["spec"]["variantProfile"]["maxBatchSize"]
     memory, _ = parse_memory(VariantMemory, ANNOTATION, (variant["metadata"].get("annotations") or {}).get(ANNOTATION))
     kv_tokens = told.get("kvTokens")
@@ -123,8 +133,8 @@ def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, toke
         )
         body = patch(found.profile, str(one.key), batch, engine=found.engine, measured=kept(job).runs[-1].started)
     except FitError as error:
-        return Refit(_told(f"{one.key} determines no profile: {error}", left_out), problem=True)
-    return Refit(_told(f"fitted to {len(found.engine.points)} runs of {one.key}", left_out), patch=body)
+        raise RefitFailed(_told(f"{one.key} determines no profile: {error}", left_out)) from None
+    return Refit(_told(f"fitted to {len(found.engine.points)} runs of {one.key}", left_out), body)
 
 
 def _told(what: str, left_out: Sequence[str]) -> str:

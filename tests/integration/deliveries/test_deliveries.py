@@ -12,9 +12,11 @@ from conftest import L40S, Models, ready
 from model_hub import Hub
 
 from modelyard.cluster import JOBS, PERSISTENT_VOLUME_CLAIMS, SECRETS
-from modelyard.models.following import Following
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+from modelyard.models.requests import request_model
+from modelyard.models.world import VERIFY
 from modelyard.objects import Key
+from modelyard.reconcile.status import timestamp
 
 pytestmark = pytest.mark.integration
 
@@ -61,8 +63,8 @@ async def test_a_tenants_model_comes_from_a_bucket_with_the_tenants_secret(
     parameters = {"endpoint": s3.meta.endpoint_url, "region": "us-east-1"}
     key = Key(local_namespace, "theirs")
     models.made.append((BASE_MODELS, key.name, key.namespace))
-    following = Following(models.cluster, BASE_MODELS)
-    await following.order(key, uri, {"kubernetes.io/hostname": "a100-0"}, parameters, secret="mine")
+    labels = {"kubernetes.io/hostname": "a100-0"}
+    await request_model(models.cluster, BASE_MODELS, key, uri, labels, parameters, secret="mine")
 
     def lacks_it(status: dict) -> bool:  # type: ignore[type-arg]
         return any(one["reason"] == "SecretNotFound" for one in status.get("delivery", {}).get("nodes", ()))
@@ -86,7 +88,8 @@ async def test_verification_brings_back_what_has_vanished(models: Models, hub: H
     (entry,) = (models.disk("a100-0") / ".modelyard" / "entries").glob("*")
     files = entry / "files"
     (files / "model.safetensors").unlink()
-    await Following(models.cluster, CLUSTER_BASE_MODELS).verify(chosen=["whole"])
+    body = {"metadata": {"annotations": {VERIFY: timestamp(models.cluster.now())}}}
+    await models.cluster.merge_patch(CLUSTER_BASE_MODELS, "whole", body)
 
     def repaired(status: dict) -> bool:  # type: ignore[type-arg]
         file = models.disk("a100-0") / "_cluster" / "whole" / "model.safetensors"

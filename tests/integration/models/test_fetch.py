@@ -14,9 +14,9 @@ from node_jobs import Node, patterns
 
 from modelyard.models import node as jobs
 from modelyard.models.filters import FileRules
-from modelyard.models.following import progress_of
 from modelyard.models.legs import told
 from modelyard.models.pace import Limits
+from modelyard.models.transfers import progress_of
 
 WEIGHTS = bytes(range(256)) * 2000
 FILES = {

@@ -16,7 +16,9 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 from prefect import flow, task
@@ -27,14 +29,15 @@ from flows.parameters import AutoscaleParameters
 from flows.shift import Turn, run_shift, table_key
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.reconcile.report import Change, TickReport
-from tasks.stage import STAGE, Handle
+from tasks.stage import STAGE, share, shared
 
 
 class Touchy:
     """A value that notices when Prefect looks into it, compares it or tries to serialise it."""
 
-    def __init__(self) -> None:
+    def __init__(self, changes: Sequence[Any] = ()) -> None:
         self.touched: list[str] = []
+        self.changes = changes
 
     @property
     def fleet(self) -> object:
@@ -96,23 +99,35 @@ class FileLease:
             self._file = None
 
 
+def changed() -> SimpleNamespace:
+    """Return a record of a workload whose size is to change, as far as a task describes it."""
+    return SimpleNamespace(
+        identity=SimpleNamespace(key="ns/v0"),
+        now=SimpleNamespace(current=1),
+        target=SimpleNamespace(replicas=2),
+        why=SimpleNamespace(message="told to"),
+    )
+
+
 # The tasks are as those of the autoscaler, but do not import it: a worker starts many of these at once.
 
 
 @task(name="collect", task_run_name="collect-{number}", **STAGE)
-async def collect(recording: Recording, number: int) -> Handle[Touchy]:
-    return Handle(await recording.collect())
+async def collect(number: int) -> None:
+    recording = shared(Recording)
+    recording.seen = await recording.collect()
 
 
 @task(name="decide", task_run_name="decide-{number}", **STAGE)
-async def decide(recording: Recording, number: int, seen: Handle[Touchy]) -> Handle[Touchy]:
-    return Handle(await asyncio.to_thread(recording.decide, seen.take()))
+async def decide(number: int) -> None:
+    recording = shared(Recording)
+    await asyncio.to_thread(recording.decide, recording.seen)
 
 
 @task(name="actuate", task_run_name="actuate-{number}", **STAGE)
-async def actuate(recording: Recording, number: int, decided: Handle[Touchy]) -> Handle[TickReport]:
-    value = decided.take()
-    return Handle(await recording.report(value, await recording.actuate(value, value)))
+async def actuate(number: int) -> None:
+    recording = shared(Recording)
+    await recording.actuate(recording.seen, recording.seen)
 
 
 class Recording:
@@ -124,6 +139,7 @@ class Recording:
         self._lock: FileLease | None = None
         self._ran: Counter[str] = Counter()
         self.number = -1
+        self.seen: Any = None
 
     async def __aenter__(self) -> Self:
         if "closed" in self.options:
@@ -140,9 +156,10 @@ class Recording:
 
     async def tick(self, turn: Turn) -> TickReport:
         self.number = turn.number
-        seen = await turn.run(collect, self, turn.number)
-        decided = await turn.run(decide, self, turn.number, seen)
-        return (await turn.run(actuate, self, turn.number, decided)).take()
+        with share(self):
+            for stage in (collect, decide, actuate):
+                await turn.run(stage, turn.number)
+        return await self.report(None, None)
 
     def note(self, stage: str, number: int = -1, **more: Any) -> None:
         held = self._lock is not None and self._lock.held
@@ -175,7 +192,8 @@ class Recording:
         return False
 
     async def collect(self) -> Any:
-        await self._stage("collect", seen := Touchy())
+        changes = [changed()] if self._ran["actuate"] == int(self.options.get("change", "-1")) else []
+        await self._stage("collect", seen := Touchy(changes))
         return seen
 
     def decide(self, fleet: Any) -> Any:

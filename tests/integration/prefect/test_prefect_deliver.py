@@ -74,7 +74,7 @@ async def tasks(client: PrefectClient, state: State[Any]) -> dict[str, str]:
     async def recorded() -> dict[str, str]:
         found = await client.read_task_runs(task_run_filter=chosen)
         ended = {one.name: one.state_name or "" for one in found if one.state and one.state.is_final()}
-        return ended if len(ended) == len(found) and "report" in ended else {}
+        return ended if len(ended) == len(found) and "report deliveries" in ended else {}
 
     return await until(recorded, "the task runs are on record")
 
@@ -90,7 +90,11 @@ async def test_a_uri_and_a_name_are_enough(cluster: Cluster, client: PrefectClie
     assert run_name == "deliver ClusterBaseModel by-hand"
     again = await run(name="by-hand")
     assert again.name == "Completed", again.message
-    assert (await verify_models(names=["by-hand"], return_state=True)).message == "1 model is checked"
+    verified = await verify_models(names=["by-hand", "missing"], return_state=True)
+    assert verified.message == "1 model checked"
+    found = await tasks(client, verified)
+    assert {"verify by-hand on l40s-0", "verify by-hand on l40s-1"} <= found.keys()
+    assert set(found.values()) == {"Completed"}
     assert (await run(name="by-hand")).name == "Completed"
 
 

@@ -13,6 +13,7 @@ from prefect_support import until
 from flows.autoscale import Autoscaling
 from flows.parameters import AutoscaleParameters
 from flows.shift import run_shift
+from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.cluster import LEASES, Cluster
 from modelyard.local.stack import LocalStack
@@ -29,10 +30,10 @@ class Recorder(Autoscaling):
         self.writes = writes
 
     async def collect(self) -> Any:
-        return None
+        return object()
 
-    def decide(self, fleet: Any) -> Any:
-        return None
+    def decide(self, fleet: Any) -> TickDecision:
+        return TickDecision(time.time())
 
     async def actuate(self, fleet: Any, decision: Any) -> Any:
         self.writes.append((id(self), time.monotonic(), self._may_write_for() > 0))

@@ -353,12 +353,13 @@ async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, d
 async def start_runs(reconciling: Reconciling) -> list[str]:
     from prefect.logging import disable_run_logger
 
-    from tasks.reconcile import due, look_up, start
-    from tasks.stage import Handle
+    from tasks.reconcile import Pass, due, look_up
+    from tasks.reconcile import start_runs as start
+    from tasks.stage import share
 
-    with disable_run_logger():
+    with disable_run_logger(), share(Pass(reconciling)):
         plans = await reconciling.look()
-        return await start.fn(reconciling, 0, Handle(due(reconciling, plans, await look_up(reconciling, plans)).starts))
+        return await start.fn("its object", list(due(reconciling, plans, await look_up(reconciling, plans)).starts))
 
 
 async def task_runs(client: PrefectClient, state: State[Any]) -> list[str]:
@@ -405,7 +406,7 @@ async def test_a_shift_costs_a_task_run_only_where_something_is_told(parents: Pa
 
     told: set[str] = set()
     (first,) = await costs()
-    assert first.startswith("tell-")
+    assert first == f"update ModelServer {parents.namespace}/quiet"
     status = (await parents.cluster.get(SERVERS, "quiet", parents.namespace))["status"]
     assert [one["reason"] for one in status["conditions"]] == ["NoReadyPods"]
     told.add("told")

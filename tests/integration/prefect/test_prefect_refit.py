@@ -112,7 +112,7 @@ async def test_a_profile_is_given_kept_and_fitted_anew(
     assert missing.code == 2
     assert "there are: llama-H100-2" in missing.err
 
-    looked = {"namespaces": [space], "controller_namespace": space, "return_state": True}
+    looked = {"namespaces": [space], "controller_namespace": space, "wait": False, "return_state": True}
     assert (await refit_profiles(**looked)).message == "all profiles hold"
     since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     drift = {"type": "ProfileDrift", "status": "True", "reason": "LatenciesDiffer", "message": "m"}
@@ -129,7 +129,7 @@ async def test_a_profile_is_given_kept_and_fitted_anew(
     for mine, body in zip(runtimes, (before, {**before, "metadata": {}}), strict=True):
         await cluster.merge_patch(CONFIG_MAPS, LIBRARY, library_patch(mine, body), space)
     state = await refit_profiles(**looked)
-    assert (state.name, state.message) == ("Completed", f"{space}/chat: {space}/speed is measured again")
+    assert (state.name, state.message) == ("Completed", f"{space}/chat: {space}/speed is being measured again")
     asked = (await cluster.get(BENCHMARK_JOBS, "speed", space))["metadata"]["annotations"][RE_RUN]
     assert asked.startswith("drift-")
     assert "is being measured again" in ((await refit_profiles(**looked)).message or "")
@@ -140,7 +140,7 @@ async def test_a_profile_is_given_kept_and_fitted_anew(
     await cluster.merge_patch(BENCHMARK_JOBS, "speed", body, space)
     state = await refit_profiles(**looked)
     assert state.name == "Completed", state.message
-    assert f"kept anew as llama-H100-2 in ConfigMap {space}/{LIBRARY}" in (state.message or "")
+    assert f"updated llama-H100-2 in ConfigMap {space}/{LIBRARY}" in (state.message or "")
     library, _ = read_library(Key(space, LIBRARY), (await cluster.get(CONFIG_MAPS, LIBRARY, space))["data"])
     assert library["llama-H100-2"].provenance["engine"]["alpha"] == pytest.approx(18, rel=0.05)
     assert library["llama-H100-2-other"].provenance == {}, "what is of another origin stays"

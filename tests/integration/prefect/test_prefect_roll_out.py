@@ -98,7 +98,13 @@ async def test_a_pipeline_waits_for_a_service_and_is_told_why_one_cannot_be(
     assert run_id is not None
     chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run_id]))
 
-    wanted = {f"claim {space}/chat", "show changes", f"roll out engine of {space}/chat", "request models", "report"}
+    wanted = {
+        f"claim {space}/chat",
+        f"show the changes of {space}/chat",
+        f"roll out engine of {space}/chat",
+        f"ask {space}/chat which models it serves",
+        f"report the roll-out of {space}/chat",
+    }
 
     async def recorded() -> bool:
         return wanted <= {one.name for one in await client.read_task_runs(task_run_filter=chosen)}

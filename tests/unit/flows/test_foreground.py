@@ -45,7 +45,7 @@ async def test_one_that_says_nothing_is_told_with_the_limit_and_its_setting() ->
         ("deliver", {"nam": "llama"}, "nam: unknown field - write 'name', or remove it"),
         ("deliver", {"name": "llama", "url": "hf://a/b"}, "url: unknown field - write 'uri', or remove it"),
         ("deliver", {"nodeSelector": {}}, "nodeSelector: unknown field - write 'node_selector', or remove it"),
-        ("deliver", {"colour": "red"}, "colour: unknown field - remove it, or write one of name, namespace, uri, "),
+        ("deliver", {"colour": "red"}, "colour: unknown field - remove it, or write one of "),
         ("deliver", {"kind": "Model"}, "kind: 'Model' is not one of the allowed values - write 'ClusterBaseModel', "),
         ("deliver", {"wait": "perhaps"}, "wait: input should be a valid boolean, unable to interpret input (found "),
         ("deliver", {"uri": "hf://a/b"}, "name: is required - add it"),

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from flows.parameters import RollOutParameters
 from flows.roll_out import _final
 from modelyard.hosts import HostsFile
 from modelyard.objects import Key
@@ -121,7 +120,6 @@ URL = f"http://{NAME}:8080"
     ],
 )
 def test_that_it_answers_is_said_only_where_it_did(wait: bool, answer: EngineAnswer, failed: bool, said: str) -> None:
-    given = RollOutParameters(name="chat", namespace="shop", wait=wait)
-    state = _final(given, [ServiceEnd(Key("shop", "chat"), "Ready", answer=answer)])
+    state = _final([ServiceEnd(Key("shop", "chat"), "Ready", answer=answer)], wait)
     assert state.name == ("Failed" if failed and wait else "Completed")
     assert state.message == (said if wait or not failed else said.replace(", but", ";"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from modelyard.benchmarks.world import MEMORY, RE_RUN, Memory
 from modelyard.objects import Key, Namespace
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.reach import ALLOW_FROM
-from modelyard.replay.refit import MOST_SAID, KeptAs, benchmark_of, drifted, in_turn, kept_as, refit, same_profile
+from modelyard.replay.refit import MOST_SAID, KeptAs, RefitFailed, benchmark_of, drift_of, kept_as, refit, same_profile
 
 SINCE = 1_767_225_600.0
 
@@ -70,19 +69,15 @@ RUNS = tuple(run(number) for number in range(len(PLAN)))
 
 
 def test_only_profiles_that_do_not_hold_and_come_from_a_benchmark_are_looked_at() -> None:
-    assert drifted(variant()) == SINCE
-    assert drifted(variant("False")) is None
-    assert drifted({"status": None}) is None
+    drift = drift_of(variant())
+    assert drift is not None
+    assert (drift.since, drift.benchmark) == (SINCE, Key("shop", "chat-speed"))
+    assert drift_of(variant("False")) is None
+    assert drift_of({**variant(), "status": None}) is None
     assert benchmark_of(variant()) == Key("shop", "chat-speed")
     no_names = ("shop/..", "shop/a/status", "shop/" + "x" * 254, "shop/")
     for source in ("other/chat-speed", "results/summary.csv", "chat-speed", 7, None, *no_names):
         assert benchmark_of(variant(source=source)) is None
-
-
-def test_namespaces_take_turns() -> None:
-    many = [{"metadata": {"namespace": "many", "name": str(number)}} for number in range(3)]
-    few = [{"metadata": {"namespace": "few", "name": str(number)}} for number in range(2)]
-    assert in_turn([*many, *few]) == [many[0], few[0], many[1], few[1], many[2]]
 
 
 def test_a_variant_that_lives_on_keeps_its_profile_until_somebody_gives_it_another() -> None:
@@ -96,11 +91,15 @@ def test_a_variant_that_lives_on_keeps_its_profile_until_somebody_gives_it_anoth
 
 
 def test_what_was_measured_before_is_measured_again_once() -> None:
-    asked = refit(variant(), job(began=SINCE - 900, ended=SINCE - 100, runs=RUNS), SINCE)
-    assert asked.re_run == f"drift-{SINCE:.0f}"
-    waiting = refit(variant(), job(asked.re_run, began=SINCE - 900, ended=SINCE - 100, runs=RUNS), SINCE)
-    assert (waiting.re_run, waiting.patch, waiting.problem) == (None, None, False)
-    assert refit(variant(), job(began=SINCE + 5), SINCE).re_run is None
+    drift = drift_of(variant())
+    assert drift is not None
+    before = job(began=SINCE - 900, ended=SINCE - 100, runs=RUNS)
+    assert not drift.is_measured(before)
+    assert drift.request(before) == {RE_RUN: f"drift-{SINCE:.0f}"}
+    waiting = refit(variant(), before, SINCE)
+    assert (waiting.message, waiting.patch) == ("shop/chat-speed is being measured again", None)
+    assert drift.request(job(began=SINCE + 5)) == {}, "it is under way, whoever requested it"
+    assert drift.is_measured(job(began=SINCE + 5, ended=SINCE + 9))
 
 
 def test_what_was_measured_since_becomes_the_profile_for_the_requests_that_are_served() -> None:
@@ -124,9 +123,9 @@ def test_a_run_with_too_many_failed_requests_is_left_out_and_told() -> None:
     assert f"fitted to {len(RUNS)} runs of shop/chat-speed; run D(1,2) at 1 of shop/chat-speed" in found.message
     assert "is left out: 3 of 10 requests failed" in found.message
     many = tuple(spoilt.model_copy(update={"scenario": f"{n:064}"}) for n in range(20))
-    found = refit(variant(), job(began=SINCE + 5, ended=SINCE + 600, runs=many), SINCE)
-    assert found.problem
-    assert len(found.message) <= MOST_SAID
+    with pytest.raises(RefitFailed) as failure:
+        refit(variant(), job(began=SINCE + 5, ended=SINCE + 600, runs=many), SINCE)
+    assert len(str(failure.value)) <= MOST_SAID
 
 
 @pytest.mark.parametrize(
@@ -188,7 +187,5 @@ def test_another_namespaces_library_is_written_where_that_lets_the_variant_in() 
     ],
 )
 def test_what_cannot_be_fitted_is_told(memory: dict[str, Any], message: str) -> None:
-    found = refit(variant(), job(began=SINCE + 5, ended=SINCE + 600, **memory), SINCE)
-    assert found.problem
-    assert found.patch is None
-    assert re.search(message, found.message)
+    with pytest.raises(RefitFailed, match=message):
+        refit(variant(), job(began=SINCE + 5, ended=SINCE + 600, **memory), SINCE)

@@ -7,7 +7,7 @@ from typing import Any
 
 from model_world import Cluster, edit, model
 
-from modelyard.models.following import Ended, Order
+from modelyard.models.requests import DeliveryRequest, ModelState
 
 NOT_FOUND = {"reason": "NotFound", "message": "no such repository"}
 
@@ -29,49 +29,49 @@ def nudge(obj: dict[str, Any]) -> None:
 
 def test_a_failure_from_before_is_not_the_outcome_of_a_new_request() -> None:
     cluster, obj = failed()
-    order = Order(obj)
-    assert order.failed_before
-    assert order.outcome(obj).state == "Creating"
+    request = DeliveryRequest(obj)
+    assert request.failed_before
+    assert request.state(obj).state == "Creating"
     nudge(obj)
-    assert order.outcome(obj).state == "Creating"
+    assert request.state(obj).state == "Creating"
     cluster.settle(obj)
-    assert order.outcome(obj).state == "In_Transit"
+    assert request.state(obj).state == "In_Transit"
     cluster.end(cluster.jobs("fetch")["a"], "Failed", **NOT_FOUND)
     cluster.settle(obj)
-    assert order.outcome(obj).state == "Failed"
-    assert "no such repository" in order.outcome(obj).message
+    assert request.state(obj).state == "Failed"
+    assert "no such repository" in request.state(obj).message
 
 
 def test_a_new_attempt_that_works_ends_as_ready() -> None:
     cluster, obj = failed()
-    order = Order(obj)
+    request = DeliveryRequest(obj)
     nudge(obj)
     cluster.settle(obj)
     cluster.end(cluster.jobs("fetch")["a"], revision="abc", bytes=1)
     cluster.settle(obj)
-    assert order.outcome(obj).state == "Ready"
+    assert request.state(obj).state == "Ready"
 
 
 def test_another_failure_of_an_attempt_that_nobody_saw_begin_is_its_outcome() -> None:
     cluster, obj = failed()
-    order = Order(obj)
+    request = DeliveryRequest(obj)
     nudge(obj)
     cluster.settle(obj)
     cluster.end(cluster.jobs("fetch")["a"], "Failed", reason="Forbidden", message="a token is needed")
     cluster.settle(obj)
-    assert order.outcome(obj).state == "Failed"
+    assert request.state(obj).state == "Failed"
 
 
 def test_nothing_is_known_of_another_uri_until_the_status_is_of_it() -> None:
     cluster, obj = failed()
     edit(obj, storageUri="hf://meta/other")
-    order = Order(copy.deepcopy(obj))
-    assert order.outcome(obj) == Ended("Creating", "Requested", "the flow reconcile has not seen the request yet")
+    request = DeliveryRequest(copy.deepcopy(obj))
+    assert request.state(obj) == ModelState("Creating", "Requested", "the flow reconcile has not seen the request yet")
     cluster.settle(obj)
-    assert order.outcome(obj).state == "In_Transit"
+    assert request.state(obj).state == "In_Transit"
     cluster.end(cluster.jobs("fetch")["a"], "Failed", **NOT_FOUND)
     cluster.settle(obj)
-    assert order.outcome(obj).state == "Failed", "the same words, of another request"
+    assert request.state(obj).state == "Failed", "the same words, of another request"
 
 
 def test_a_model_that_was_ready_is_not_ready_by_another_uri_at_once() -> None:
@@ -80,16 +80,16 @@ def test_a_model_that_was_ready_is_not_ready_by_another_uri_at_once() -> None:
     cluster.settle(obj)
     cluster.end(cluster.jobs("fetch")["a"], revision="abc", bytes=1)
     cluster.settle(obj)
-    same = Order(obj)
+    same = DeliveryRequest(obj)
     assert not same.failed_before
-    assert same.outcome(obj).state == "Ready"
+    assert same.state(obj).state == "Ready"
     edit(obj, storageUri="hf://meta/other")
-    assert Order(obj).outcome(obj).state == "Creating"
+    assert DeliveryRequest(obj).state(obj).state == "Creating"
 
 
 def test_a_refusal_of_the_spec_as_it_is_ends_the_request() -> None:
     cluster = Cluster("a")
     obj = cluster.put("ClusterBaseModel", model(uri="gopher://x"))
-    assert Order(obj).outcome(obj).state == "Creating"
+    assert DeliveryRequest(obj).state(obj).state == "Creating"
     cluster.settle(obj)
-    assert Order(obj).outcome(obj).state == "Failed"
+    assert DeliveryRequest(obj).state(obj).state == "Failed"

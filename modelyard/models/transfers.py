@@ -1,0 +1,89 @@
+"""Transfers of a model to nodes: the progress that a running one reports, and the outcome of one that has ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.cluster import Cluster, Invalid, NotFound
+from modelyard.models.legs import Leg, NodeStage
+from modelyard.models.world import TransferProgress
+from modelyard.objects import Key
+from modelyard.objects.documents import cut
+from modelyard.reconcile.status import timestamp
+
+_MOST_LINES = 5
+_MOST_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """A node that has received a model: bytes fetched over the network, and whether its store had the files already."""
+
+    model: str
+    node: str
+    bytes: int
+    seconds: float
+    from_store: bool
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Return the node's row of the table."""
+        speed = round(self.bytes / self.seconds / 1e6, 1) if self.seconds else None
+        return {
+            "model": self.model,
+            "node": self.node,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 1),
+            "MB/s": None if self.from_store else speed,
+            "from": "store" if self.from_store else "source",
+        }
+
+
+def node_outcome(key: Key, leg: Leg) -> NodeOutcome | None:
+    """Return what became of a node; ``None`` where the files have not arrived."""
+    if leg.stage is not NodeStage.READY or leg.entry is None:
+        return None
+    done = leg.entry.delivered
+    fetched = done.fetched_bytes if done.fetched_bytes is not None else done.bytes
+    return NodeOutcome(
+        str(key) if key.namespace else key.name,
+        leg.node,
+        (done.bytes if done.from_store else fetched) or 0,
+        done.seconds or 0.0,
+        bool(done.from_store),
+    )
+
+
+async def read_progress(cluster: Cluster, leg: Leg) -> TransferProgress | None:
+    """Return the progress that a node's transfer reports; ``None`` where none is running or reports any."""
+    if leg.pod is None or leg.pod.phase != "Running":
+        return None
+    try:
+        text = await cluster.log(leg.pod.key.name, leg.pod.key.namespace, _MOST_LINES)
+    except (NotFound, Invalid):
+        return None
+    return progress_of(text, cluster.now())
+
+
+def progress_of(text: str, now: float) -> TransferProgress | None:
+    """Return the progress in the last line of a transfer's output that reports it."""
+    for line in reversed(text.splitlines()):
+        try:
+            said = json.loads(line)
+            if not isinstance(said, dict) or "phase" not in said:
+                continue
+            return TransferProgress(
+                phase=said["phase"],
+                total_bytes=said.get("bytesTotal") or 0,
+                completed_bytes=said.get("bytes") or 0,
+                total_files=said.get("filesTotal") or 0,
+                completed_files=said.get("files") or 0,
+                speed_bytes_per_sec=said.get("bytesPerSecond") or 0.0,
+                last_updated=timestamp(now),
+                trouble=cut(said.get("trouble") or "", _MOST_WORDS),
+            )
+        except ValueError:  # not a line of ours
+            continue
+    return None

@@ -1,0 +1,91 @@
+"""Claims: how a run gets the right to work on objects, and what it requests of them when it does.
+
+An object that a person or a parent run names is taken over from whichever run has it. A scheduled flow leaves an object
+to the run that works on it, which sees the request and carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.client.orchestration import get_client
+
+from modelyard.cluster import NotFound, Object
+from modelyard.objects import Key
+from modelyard.reconcile.dispatch import Claim, is_free
+from modelyard.reconcile.following import take
+from modelyard.reconcile.plan import CLAIM
+from tasks.reconcile import read_fates
+from tasks.registry import REGISTRY
+from tasks.stage import RETRIED
+from tasks.steps import OpenRun, RunRef, open_run
+
+
+class NoSuchObject(ValueError):
+    """No object has this name; the message names it."""
+
+
+def _claim_name(parameters: dict[str, Any]) -> str:
+    key: Key = parameters["key"]
+    return f"claim {key if key.namespace else key.name}"
+
+
+@task(
+    name="claim",
+    task_run_name=_claim_name,  # type: ignore[arg-type]  # Prefect calls it with the parameters
+    description="Find the object, let this run work on it, and request another attempt at what has failed.",
+    timeout_seconds=120,
+    **RETRIED,
+)
+async def claim(ref: RunRef, key: Key, attempt: int, marks: Mapping[str, str | None] | None = None) -> None:
+    """Give the run the right to work on the object; ``marks`` are annotations that request something of it.
+
+    ``attempt`` counts the times that the run has begun. Raises ``NoSuchObject``.
+    """
+    async with open_run(ref) as run:
+        kind = run.view.lifecycle.about
+        try:
+            current = await run.view.cluster.get(kind, key.name, key.namespace or None)
+        except NotFound:
+            where = f"in namespace {key.namespace}" if key.namespace else "at cluster scope"
+            raise NoSuchObject(f"there is no {kind.kind} {key.name} {where}") from None
+        await take(run.view.cluster, current, kind, ref.run, {**retry_marks(ref, current, attempt), **(marks or {})})
+
+
+def retry_marks(ref: RunRef, obj: Object, attempt: int) -> dict[str, str | None]:
+    """Return the annotation that requests another attempt at what has failed for an object; none where nothing has."""
+    status, name = obj.get("status") or {}, REGISTRY[ref.lifecycle].retry
+    failed = status.get("state") == "Failed" or status.get("nodesFailed")
+    return {name: request_id(ref, attempt)} if name and failed else {}
+
+
+def request_id(ref: RunRef, attempt: int) -> str:
+    """Return what tells the requests of one attempt of a run from all others."""
+    return f"{ref.run.rpartition('/')[2]}-{attempt}"
+
+
+async def claim_free(run: OpenRun, ref: RunRef, requests: Iterable[tuple[Object, Mapping[str, str]]]) -> list[Key]:
+    """Annotate objects with requests, and claim those that no other run works on; return the keys of these."""
+    cluster, kind = run.view.cluster, run.view.lifecycle.about
+    some = list(requests)
+    texts = [(obj["metadata"].get("annotations") or {}).get(CLAIM) or "" for obj, _ in some]
+    claims = [claim for text in texts if (claim := Claim.read(text)) is not None]
+    async with get_client() as client:
+        fates = await read_fates(client, {claim.run for claim in claims})
+    claimed = []
+    for (obj, marks), text in zip(some, texts, strict=True):
+        key = Key(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        before = Claim.read(text)
+        try:
+            if is_free(text, fates, cluster.now()) or (before is not None and before.run == ref.run):
+                await take(cluster, obj, kind, ref.run, marks)
+                claimed.append(key)
+            else:
+                get_run_logger().info("Leaving %s %s to the run that works on it", kind.kind, key)
+                body = {"metadata": {"uid": obj["metadata"]["uid"], "annotations": dict(marks)}}
+                await cluster.merge_patch(kind, key.name, body, key.namespace or None)
+        except NotFound:
+            get_run_logger().info("Skipping %s %s: it was deleted", kind.kind, key)
+    return claimed
