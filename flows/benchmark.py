@@ -18,7 +18,7 @@ from prefect.states import Completed, Failed
 
 from flows.forms import first_of, flat, run_parameters
 from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters
-from flows.run_order import RunOrder, key_named
+from flows.run_order import RunOrder, carry_out, key_named
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.story import COMPLETED, FAILED
 from modelyard.benchmarks.world import RE_RUN
@@ -33,7 +33,7 @@ from tasks.benchmark import (
     request_for_drifts,
     request_measurements,
 )
-from tasks.claims import claim, request_id
+from tasks.claims import request_id
 from tasks.steps import cut_short, open_run, run_lifecycle
 
 FIT_BUDGET = 600
@@ -66,9 +66,7 @@ async def benchmark(parameters: BenchmarkParameters) -> State[Any]:
         baseline = key_named(parameters.baseline) if parameters.baseline else first
         before = await read_baseline(ref, baseline) if gate else None
         marks = {RE_RUN: request_id(ref, order.attempt)} if order.by_hand and parameters.re_run else {}
-        for key in order.keys if order.claims else ():
-            await claim(ref, key, order.attempt, marks)
-        acted = await run_lifecycle(ref, order.keys, order.seconds, order.stays)
+        acted = await carry_out(order, marks)
         ends = await report(ref, order.keys)
         measured = ends[0].state == COMPLETED
         problems = await compare(ref, first, before, gate) if before is not None and measured else []

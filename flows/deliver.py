@@ -16,12 +16,11 @@ from prefect.states import Completed, Failed
 
 from flows.forms import flat, run_parameters
 from flows.parameters import DeliverParameters, VerifyParameters
-from flows.run_order import RunOrder
+from flows.run_order import RunOrder, carry_out
 from modelyard.models.names import KINDS
 from modelyard.models.requests import ModelState
 from modelyard.objects import Key
 from modelyard.objects.documents import amount, counted, few
-from tasks.claims import claim
 from tasks.deliver import DeliveryReport, report, request, request_verification
 from tasks.steps import cut_short, open_run, run_lifecycle
 
@@ -53,9 +52,7 @@ async def deliver(parameters: DeliverParameters) -> State[Any]:
     async with open_run(ref, f"Delivery of {keys[0].name}"):
         if order.by_hand and parameters.uri is not None:
             await request(ref, keys[0], parameters.uri, parameters.node_selector, parameters.key)
-        for key in keys if order.claims else ():
-            await claim(ref, key, order.attempt)
-        acted = await run_lifecycle(ref, keys, order.seconds, order.stays)
+        acted = await carry_out(order)
         delivered = await report(ref, keys, acted.steps)
     return cut_short(acted) or _final(keys, delivered, order.stays)
 

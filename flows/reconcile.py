@@ -1,4 +1,4 @@
-"""The flow ``reconcile``: a shift that tells the truth in every status, and starts the runs of what is due.
+"""The flow ``reconcile``: a shift that keeps statuses current and starts flow runs for pending work.
 
 Deployed by ``prefect.yaml``.
 """
@@ -15,58 +15,29 @@ from prefect.client.schemas.objects import State
 from flows.forms import flat, run_parameters
 from flows.parameters import ReconcileParameters
 from flows.shift import Turn, run_shift, shift_name, table_key
-from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.metrics.client import PrometheusSettings
-from modelyard.models.lifecycle import ModelDelivery
-from modelyard.models.names import KINDS as MODEL_KINDS
-from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.plan import Lifecycle
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.name_records import NameRecords
-from modelyard.routing.route_roll_out import RouteRollOuts
-from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.lifecycle import ServiceRollOut
 from modelyard.workloads.runtime_status import RUNTIME_STATUSES
 from tasks.reconcile import Pass, Runs, RunsUnknown, awaiting, due, look_up, name_of, start_runs, update_statuses
+from tasks.registry import acting_lifecycles
 from tasks.stage import share
 
 
 def lifecycles(home: str, namespaces: Iterable[str] = ()) -> tuple[Registered, ...]:
-    """Every lifecycle, and the deployment whose runs act for it; ``home`` is the controller's namespace.
+    """Return every lifecycle, those that runs carry out and those that only publish statuses.
 
-    ``namespaces`` are those that the shift looks at (none: all).
+    ``home`` is the controller's namespace; ``namespaces`` are those that the shift looks at (none: all).
     """
-    models = (
-        Registered(
-            ModelDelivery(kind, home),
-            Acting("deliver/deliver", parameters={"kind": kind.kind, "controller_namespace": home}),
-        )
-        for kind in MODEL_KINDS
-    )
-    prometheus = PrometheusSettings().base_url
-    services = (
-        Registered(
-            one,
-            Acting("roll-out/roll-out", batch=20, parameters={"kind": one.about.kind, "controller_namespace": home}),
-        )
-        for one in (ServiceRollOut(home, prometheus=prometheus), ModelRollOut(home, prometheus=prometheus))
-    )
-    benchmarks = Registered(
-        BenchmarkRuns(home), Acting("benchmark/benchmark", batch=10, parameters={"controller_namespace": home})
-    )
-    routes = Registered(
-        RouteRollOuts(prometheus),
-        Acting("roll-out/roll-out", parameters={"kind": "ModelRoute", "controller_namespace": home}),
-    )
     statuses: tuple[Lifecycle, ...] = (
         NameRecords(home, namespaces),
         RouteStatus(home),
         ServerStatus(),
         *RUNTIME_STATUSES,
     )
-    return (*map(Registered, statuses), *models, *services, routes, benchmarks)
+    return (*map(Registered, statuses), *acting_lifecycles(home))
 
 
 class Reconciling(Reconciler):
@@ -104,13 +75,13 @@ def run_name() -> str:
 @flow(
     name="reconcile",
     flow_run_name=run_name,
-    description="Tells the truth in every status and starts the runs of what is due, for one shift.",
+    description="Keeps statuses current and starts flow runs for pending work, for one shift.",
     persist_result=False,
     retries=0,
 )
 @flat(ReconcileParameters)
 async def reconcile(parameters: ReconcileParameters) -> State[Any]:
-    """Keep every status true and every lifecycle moving, for one shift.
+    """Keep statuses current and start flow runs for pending work, for one shift.
 
     Ends as *Completed*; as *Skipped* when its moment had passed, as *Standby* when another run was the writer
     throughout, as *Failed* only when not one tick worked.

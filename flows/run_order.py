@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from prefect.runtime import flow_run
@@ -10,8 +10,10 @@ from prefect.runtime import flow_run
 from flows.parameters import LifecycleParameters, ScheduledParameters
 from modelyard.objects import Key
 from modelyard.reconcile.dispatch import PATIENCE
+from modelyard.reconcile.run_view import Acted
+from tasks.claims import claim
 from tasks.reconcile import BY_ID
-from tasks.steps import RunRef
+from tasks.steps import RunRef, run_lifecycle
 
 
 class RunOrder(NamedTuple):
@@ -49,6 +51,13 @@ class RunOrder(NamedTuple):
         ref = RunRef(lifecycle, parameters.controller_namespace, f"{BY_ID}{flow_run.id}")
         seconds = parameters.timeout_seconds if parameters.wait else 0.0
         return cls(ref, (), False, parameters.wait, seconds, flow_run.run_count or 1)
+
+
+async def carry_out(order: RunOrder, marks: Mapping[str, str | None] | None = None) -> Acted:
+    """Claim the order's objects, with these annotations, where the run has to; then run all their steps."""
+    for key in order.keys if order.claims else ():
+        await claim(order.ref, key, order.attempt, marks)
+    return await run_lifecycle(order.ref, order.keys, order.seconds, order.stays)
 
 
 def key_named(text: str) -> Key:

@@ -1,11 +1,11 @@
-"""Every lifecycle that runs carry out: how it is made, and what its steps are called.
+"""Every lifecycle that runs carry out: how it is made, how its runs are started, and the names of its steps.
 
 A new lifecycle is a package of its own below ``modelyard`` and an entry here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
@@ -16,8 +16,11 @@ from modelyard.models.names import KINDS as MODEL_KINDS
 from modelyard.models.world import NUDGE
 from modelyard.objects import Key, ResourceType
 from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.plan import Lifecycle, StepId
+from modelyard.reconcile.reconciler import Registered
 from modelyard.reconcile.run_view import RunView
+from modelyard.routing.objects import ROUTES
 from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
@@ -46,18 +49,25 @@ class StepKind:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleEntry:
-    """A registered lifecycle: its ``flow``, and how it is made for a run, with the controller's namespace."""
+    """A registered lifecycle: how it is made for a run, with the controller's namespace, and the ``flow`` of its runs.
 
-    flow: str
+    ``reconcile`` starts runs of the deployment of that name, with ``batch`` objects each (0: it starts none), and with
+    these ``parameters``. The flow ``carry-out`` runs any lifecycle that has no flow of its own.
+    """
+
     create: Callable[[str], Lifecycle]
     steps: Mapping[str, StepKind] = field(default_factory=dict)
+    flow: str = "carry-out"
+    batch: int = 1
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    watch: Callable[[str], Lifecycle] | None = None
+    """How it is made for the shift of ``reconcile``, where that differs: nobody takes readings there."""
     retry: str = ""
     """Annotation that requests another attempt at what has failed for an object; empty where every run tries."""
 
 
 def _delivery(kind: ResourceType) -> LifecycleEntry:
     return LifecycleEntry(
-        "deliver",
         lambda home: ModelDelivery(kind, home),
         {
             "fetch": StepKind("fetch {object} to {item}", observe=read_transfer),
@@ -65,13 +75,14 @@ def _delivery(kind: ResourceType) -> LifecycleEntry:
             "remove": StepKind("remove {object} from {item}"),
             "inspect": StepKind("inspect the claim of {object}"),
         },
+        flow="deliver",
+        parameters={"kind": kind.kind},
         retry=NUDGE,
     )
 
 
 def _roll_out(lifecycle: type[RollOut]) -> LifecycleEntry:
     return LifecycleEntry(
-        "roll-out",
         lambda home: lifecycle(home, prometheus=PrometheusSettings().base_url, readings={}),
         {
             "resolve": StepKind("resolve {object}"),
@@ -79,30 +90,36 @@ def _roll_out(lifecycle: type[RollOut]) -> LifecycleEntry:
             "compare": StepKind("compare {object} with its previous revision", observe=compare_revisions),
             "become ready": StepKind("wait until {object} is ready"),
         },
+        flow="roll-out",
+        batch=20,
+        parameters={"kind": lifecycle.about.kind},
+        watch=lambda home: lifecycle(home, prometheus=PrometheusSettings().base_url),
     )
 
 
 _BENCHMARK = LifecycleEntry(
-    "benchmark",
     BenchmarkRuns,
     {
         "prepare": StepKind("prepare the target of {object}", in_order=True),
         "measure": StepKind("measure {item} for {object}", in_order=True),
     },
+    flow="benchmark",
+    batch=10,
     retry=RE_RUN,
 )
 _ROUTE = LifecycleEntry(
-    "roll-out",
     lambda home: RouteRollOuts(PrometheusSettings().base_url, {}),
     {
         "wait for the server": StepKind("wait for the server of {object}", in_order=True),
         "shift": StepKind("shift {item} of {object}", in_order=True, observe=compare_servers),
         "roll back": StepKind("roll back {object}", in_order=True),
     },
+    flow="roll-out",
+    parameters={"kind": ROUTES.kind},
+    watch=lambda home: RouteRollOuts(PrometheusSettings().base_url),
 )
 
 _ONBOARDING = LifecycleEntry(
-    "onboard",
     lambda home: Onboarding(),
     {
         "deliver": StepKind("deliver the model of {object}", observe=follow_children),
@@ -112,6 +129,8 @@ _ONBOARDING = LifecycleEntry(
         "remove": StepKind("remove {item}"),
         "serve": StepKind("serve {object}", observe=follow_children),
     },
+    flow="onboard",
+    batch=0,
 )
 
 REGISTRY: Mapping[str, LifecycleEntry] = {
@@ -122,6 +141,16 @@ REGISTRY: Mapping[str, LifecycleEntry] = {
     Onboarding.name: _ONBOARDING,
 }
 """By the name of the lifecycle."""
+
+
+def acting_lifecycles(home: str) -> Iterator[Registered]:
+    """Yield the lifecycles whose runs the shift of ``reconcile`` starts; ``home`` is the controller's namespace."""
+    for name, entry in REGISTRY.items():
+        if entry.batch:
+            given = {**entry.parameters, "controller_namespace": home}
+            given |= {"lifecycle": name} if entry.flow == "carry-out" else {}
+            acting = Acting(f"{entry.flow}/{entry.flow}", entry.batch, given)
+            yield Registered((entry.watch or entry.create)(home), acting)
 
 
 def step_kind(lifecycle: str, step: StepId) -> StepKind:

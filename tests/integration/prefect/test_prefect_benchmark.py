@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import modelyard_beside
+from killed_steps import assert_repeating_changes_nothing, run_and_kill
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -23,7 +24,9 @@ from flows.benchmark import benchmark, re_run_benchmarks
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN, TOKENIZER
 from modelyard.cluster import PERSISTENT_VOLUME_CLAIMS, Cluster
 from modelyard.local.stack import LocalStack
+from modelyard.objects import Key
 from modelyard.objects.kinds import PODS, SERVICES
+from modelyard.reconcile.plan import StepId
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -56,15 +59,13 @@ async def space(
     return local_namespace
 
 
-async def test_a_pipeline_waits_for_a_benchmark_and_has_it_measured_anew(
-    local_cluster: Cluster, client: PrefectClient, space: str
-) -> None:
+def spec_of(space: str, concurrency: int) -> dict[str, Any]:
     endpoint = {"url": f"http://engine.{space}.svc:8000", "apiFormat": "openai", "modelName": "demo"}
-    spec = {
+    return {
         "endpoint": {"endpoint": endpoint},
         "task": "text-to-text",
         "trafficScenarios": ["D(20,10)"],
-        "numConcurrency": [2],
+        "numConcurrency": [concurrency],
         "maxTimePerIteration": 1,
         "maxRequestsPerIteration": 10,
         "outputLocation": {"storageUri": "pvc://results/nightly"},
@@ -73,6 +74,25 @@ async def test_a_pipeline_waits_for_a_benchmark_and_has_it_measured_anew(
             "volumeMounts": [{"name": "words", "mountPath": "/words", "subPath": "words"}],
         },
     }
+
+
+async def test_a_benchmark_that_is_killed_in_a_step_and_retried_completes(
+    local_cluster: Cluster, client: PrefectClient, space: str
+) -> None:
+    metadata = {"name": "killed", "namespace": space, "annotations": {TOKENIZER: "/words"}}
+    await local_cluster.create(BENCHMARK_JOBS, {"metadata": metadata, "spec": spec_of(space, 1)})
+    given = {"namespace": space, "controller_namespace": space, "timeout_seconds": 240}
+    run = await run_and_kill(client, "benchmark", ["prepare", "measure"], name="killed", **given)
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    done, key = [StepId("prepare"), StepId("measure", "D(20,10) × 1")], Key(space, "killed")
+    await assert_repeating_changes_nothing(local_cluster, "benchmark", run, key, space, done, BENCHMARK_JOBS)
+
+
+async def test_a_pipeline_waits_for_a_benchmark_and_has_it_measured_anew(
+    local_cluster: Cluster, client: PrefectClient, space: str
+) -> None:
+    spec = spec_of(space, 2)
     metadata = {"name": "nightly", "namespace": space, "annotations": {TOKENIZER: "/words"}}
     await local_cluster.create(BENCHMARK_JOBS, {"metadata": metadata, "spec": spec})
     given: dict[str, Any] = {"namespace": space, "controller_namespace": space}
@@ -128,7 +148,7 @@ async def test_a_pipeline_waits_for_a_benchmark_and_has_it_measured_anew(
     assert "D(20,10) at 2: ttft_p95 is " in (state.message or "")
     assert "D(20,10) at 2: output_rate changed by " in (state.message or "")
 
-    wrong = {**spec, "endpoint": {"endpoint": {**endpoint, "url": "http://169.254.169.254"}}}
+    wrong = {**spec, "endpoint": {"endpoint": {**spec["endpoint"]["endpoint"], "url": "http://169.254.169.254"}}}
     await local_cluster.create(BENCHMARK_JOBS, {"metadata": {**metadata, "name": "wrong"}, "spec": wrong})
     state = await benchmark(name="wrong", **given, return_state=True)
     assert state.name == "Failed"

@@ -37,7 +37,14 @@ from modelyard.local.stack import LocalStack
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POOL = "buttons"
-NEEDED = {"benchmark": "name", "deliver": "name", "onboard": "uri", "re-run-benchmarks": "jobs", "roll-out": "name"}
+NEEDED = {
+    "benchmark": "name",
+    "carry-out": "name",
+    "deliver": "name",
+    "onboard": "uri",
+    "re-run-benchmarks": "jobs",
+    "roll-out": "name",
+}
 """Deployments whose form cannot be submitted as it is, and the first field that is required."""
 SHORT = {"shift_seconds": 15, "early_end_seconds": 2}
 """What a user may set in the form of a shift."""

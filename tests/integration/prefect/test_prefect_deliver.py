@@ -14,6 +14,7 @@ from typing import Any
 
 import model_hub
 import pytest
+from killed_steps import assert_repeating_changes_nothing, run_and_kill
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -34,6 +35,10 @@ from modelyard.cluster import CONFIG_MAPS, NAMESPACES, Cluster, NotFound
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.models.world import VERIFY
+from modelyard.objects import Key
+from modelyard.reconcile.plan import StepId
+from modelyard.reconcile.status import timestamp
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -96,6 +101,29 @@ async def test_a_uri_and_a_name_are_enough(cluster: Cluster, client: PrefectClie
     assert {"verify by-hand on l40s-0", "verify by-hand on l40s-1"} <= found.keys()
     assert set(found.values()) == {"Completed"}
     assert (await run(name="by-hand")).name == "Completed"
+
+
+async def test_a_delivery_that_is_killed_in_a_step_and_retried_completes(
+    cluster: Cluster, client: PrefectClient
+) -> None:
+    async def carried_out(killed: list[str], done: list[StepId], **more: Any) -> None:
+        state = await run_and_kill(client, "deliver", killed, name="killed", **more)
+        assert state.state is not None
+        assert state.state.is_completed(), state.state.message
+        assert state.run_count == len(killed) + 1
+        lifecycle, key = "deliver-clusterbasemodels", Key("", "killed")
+        await assert_repeating_changes_nothing(cluster, lifecycle, state, key, HOME, done, CLUSTER_BASE_MODELS)
+
+    fetch = StepId("fetch", "a100-0")
+    await carried_out(["fetch"], [fetch], uri="hf://meta/llama", node_selector=A100)
+    mark = {"metadata": {"annotations": {VERIFY: timestamp(cluster.now() + 2)}}}
+    await cluster.merge_patch(CLUSTER_BASE_MODELS, "killed", mark)
+    await carried_out(["verify"], [fetch, StepId("verify", "a100-0")])
+    moved = {"nodeSelector": {"kubernetes.io/hostname": "l40s-0"}}
+    await cluster.merge_patch(CLUSTER_BASE_MODELS, "killed", {"spec": {"storage": moved}})
+    await carried_out(["fetch", "remove"], [StepId("remove", "a100-0"), StepId("fetch", "l40s-0")])
+    status = (await cluster.get(CLUSTER_BASE_MODELS, "killed"))["status"]
+    assert (status["state"], status["nodesReady"]) == ("Ready", ["l40s-0"])
 
 
 async def test_a_failure_is_told_in_the_state(cluster: Cluster) -> None:

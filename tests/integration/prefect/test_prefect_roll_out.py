@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from killed_steps import assert_repeating_changes_nothing, run_and_kill
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -23,6 +24,8 @@ from flows.roll_out import roll_out
 from modelyard.cluster import PERSISTENT_VOLUME_CLAIMS, Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.objects import Key
+from modelyard.reconcile.plan import StepId
 from modelyard.workloads.render import SELECTION
 from modelyard.workloads.world import INFERENCE_SERVICES, MODELS, RUNTIMES
 
@@ -82,6 +85,20 @@ async def test_a_pipeline_waits_for_a_model_as_well(
     wrong = await run(name="wrong", **given)
     assert wrong.name == "Failed"
     assert f"{space}/wrong is not ready: ModelAbnormal: InvalidSpec: spec.backends[0].modelURI" in (wrong.message or "")
+
+
+async def test_a_roll_out_that_is_killed_in_a_step_and_retried_completes(
+    local_cluster: Cluster, client: PrefectClient, space: str
+) -> None:
+    spec: dict[str, Any] = {"model": {"name": "rolled-llama"}, "engine": {}}
+    metadata = {"name": "killed", "namespace": space, "annotations": {SELECTION: "none"}}
+    await local_cluster.create(INFERENCE_SERVICES, {"metadata": metadata, "spec": spec})
+    given = {"namespace": space, "controller_namespace": space, "timeout_seconds": 150}
+    run = await run_and_kill(client, "roll-out", ["roll out", "roll out"], name="killed", **given)
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    done, key = [StepId("resolve"), StepId("roll out", "engine"), StepId("become ready")], Key(space, "killed")
+    await assert_repeating_changes_nothing(local_cluster, "roll-out", run, key, space, done, INFERENCE_SERVICES)
 
 
 async def test_a_pipeline_waits_for_a_service_and_is_told_why_one_cannot_be(

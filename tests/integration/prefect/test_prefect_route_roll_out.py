@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from killed_steps import assert_repeating_changes_nothing, run_and_kill
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -34,6 +35,8 @@ from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
+from modelyard.objects import Key
+from modelyard.reconcile.plan import StepId
 from modelyard.routing.objects import ROUTES, SERVERS
 from modelyard.routing.rolling import MEMORY, WISH
 from modelyard.routing.route_roll_out import CONDITION
@@ -163,6 +166,17 @@ async def test_requests_go_to_what_serves_as_well_and_come_back_from_what_does_n
     assert state.name == "Failed", state.message
     assert "4 times as much is allowed" in (state.message or "")
     assert await weights(local_cluster, space) == before
+
+    # Killed in each step, the run goes on as the same flow run.
+    given = {"kind": "ModelRoute", "namespace": space, "controller_namespace": HOME, "timeout_seconds": 240}
+    run_of = await run_and_kill(
+        client, "roll-out", ["shift", "roll back"], name="chat", traffic=traffic("bad", 50, 100), **given
+    )
+    assert run_of.state is not None
+    assert run_of.state.is_failed()
+    assert "the weights of before are back" in (run_of.state.message or "")
+    done, key = [StepId("shift", "50 %"), StepId("roll back")], Key(space, "chat")
+    await assert_repeating_changes_nothing(local_cluster, "route-roll-out", run_of, key, HOME, done, ROUTES)
 
     # Killed with the first step set, it goes on from there.
     wish = traffic("good", 25, 100) | {"stepMinutes": 0.25}

@@ -38,6 +38,7 @@ KEYS = {
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     **{name: {"name": "chat"} for name in ("deliver", "roll-out", "benchmark")},
+    "carry-out": {"name": "chat", "lifecycle": "benchmark"},
     "re-run-benchmarks": {"jobs": ["shop/chat"]},
     "onboard": {
         "uri": "hf://owner/name", "name": "chat", "results": "s3://bucket", "ttft": 500, "rate": 3,
@@ -132,6 +133,7 @@ def test_schedules_have_a_stable_name_and_two_shifts_overlap_at_any_time() -> No
 def test_deployment_names() -> None:
     others = {
         "benchmark",
+        "carry-out",
         "deliver",
         "onboard",
         "re-run-benchmarks",
@@ -155,7 +157,7 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
         "namespaces": ["a"],
     }
     assert once["parameters"] == {"shift_seconds": 0, "namespaces": ["a"]}
-    names = ("reconcile", "deliver", "verify-models", "roll-out", "benchmark", "re-run-benchmarks")
+    names = ("reconcile", "carry-out", "deliver", "verify-models", "roll-out", "benchmark", "re-run-benchmarks")
     names += ("onboard", "refit-profiles", "replay")
     assert others == [DEPLOYMENTS[name] for name in names], "they have no such parameters"
     with pytest.raises(ValidationError, match="interval_secconds"):
