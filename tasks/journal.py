@@ -1,4 +1,4 @@
-"""What a shift tells Prefect: one table artifact updated in place, one event per scaling.
+"""What a shift reports to Prefect: one table artifact updated in place, one event per scaling.
 
 Best effort by design: the truth is in the resources' status. Every call has a timeout, a failure is logged once, and
 an unreachable Prefect API never holds up a tick.
@@ -26,6 +26,8 @@ CALL_TIMEOUT = 10.0
 """Seconds one call to the Prefect API may take. Generous: a busy server that is cut off does the work all the same."""
 SCALED = "modelyard.variant.scaled"
 """Name of the event sent for every actual change of a workload."""
+ROWS = {"plans": "Status updates", "plan": "Decisions without effect (dry run)"}
+"""What the rows of a table are, by the last word of its key (``flows.shift.table_key``)."""
 MOST_SHOWN = 500
 """Characters of one text in an artifact or event. What is cut is whole in the object's status."""
 _MARKUP = re.compile(
@@ -71,15 +73,15 @@ class DecisionTable(NamedTuple):
     scaled: int
     total: int
 
-    def describe(self, written: int) -> str:
-        """Return the title: scalings of this tick, and of earlier ticks without a table.
+    def describe(self, written: int, rows: str = "Decisions") -> str:
+        """Return the title: what the ``rows`` are, scalings of this tick, and of earlier ticks without a table.
 
         ``written`` is the ``total`` of the last table that was written.
         """
         earlier = self.total - self.scaled - written
         counts = [f"{self.scaled} scaled"] if self.scaled else []
         counts += [f"{earlier} scaled by earlier ticks"] if earlier else []
-        return ": ".join(filter(None, (f"Decisions of tick {self.number}", ", ".join(counts))))
+        return ": ".join(filter(None, (f"{rows} of tick {self.number}", ", ".join(counts))))
 
 
 class Journal:
@@ -128,7 +130,7 @@ class Journal:
             await self._write(self._newest)
 
     async def _write(self, newest: DecisionTable) -> None:
-        description = newest.describe(self._written)
+        description = newest.describe(self._written, ROWS.get(self.key.rpartition("-")[2], "Decisions"))
         table = [cells(row) for row in newest.rows]
         try:
             async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:

@@ -76,6 +76,22 @@ async def test_what_ticks_without_a_table_scaled_is_counted_apart() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [
+        ("autoscale-decisions", "Decisions of tick 1"),
+        ("autoscale-plan", "Decisions without effect (dry run) of tick 1"),
+        ("reconcile-shop-plans", "Status updates of tick 1"),
+    ],
+)
+async def test_the_title_says_what_the_rows_are(key: str, title: str) -> None:
+    async with artifacts() as kept:
+        journal = Journal(key, 20, logging.getLogger("journal"))
+        journal.record(1, tick(1, 0))
+        await journal.close()
+    assert kept.written == [(title, [{"tick": 1}])]
+
+
 async def test_a_table_that_could_not_be_written_is_counted_in_the_next() -> None:
     async with artifacts(refuse=2) as kept:
         journal = Journal("decisions", 20, logging.getLogger("journal"))
