@@ -21,13 +21,12 @@ from pydantic import (
 from flows.forms import Unseen, first_of
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.benchmarks.compare import parse_condition
-from modelyard.onboarding.request import OnboardRequest, ServingCandidate
+from modelyard.onboarding.request import OnboardFields, OnboardRequest
 from modelyard.replay.request import ReplayRequest
 from modelyard.routing.rolling import RouteRollOut
 
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 OBJECT = r"^[^/]+/[^/]+$"
-SERVICE_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 LeaseName = Annotated[
     str,
@@ -260,7 +259,7 @@ class BenchmarkParameters(LifecycleParameters):
         return texts
 
 
-class OnboardParameters(RunParameters):
+class OnboardParameters(OnboardFields, RunParameters):
     """The model to onboard, its target, its load, and what may serve it."""
 
     first: ClassVar[tuple[str, ...]] = (
@@ -268,97 +267,11 @@ class OnboardParameters(RunParameters):
         "rate", "prompt_tokens", "output_tokens", "trace", "budget", "min_replicas", "wait",
     )  # fmt: skip
 
-    uri: str = Field(
-        min_length=1, max_length=2048, description="URI of the model's files, for example hf://meta-llama/Llama-3.1-8B"
-    )
-    name: str = Field(
-        min_length=1,
-        max_length=30,
-        pattern=SERVICE_NAME,
-        description="name of the new model and its service, for example chat",
-    )
-    namespace: str = Field("default", max_length=63, pattern=NAME, description="namespace of both")
-    results: str = Field(
-        min_length=1, max_length=2048, description="storage URI for the measurements, for example pvc://results/onboard"
-    )
-    candidates: list[ServingCandidate] = Field(
-        default_factory=list,
-        description="runtimes to measure, and what a replica of each needs; required unless prices are given",
-    )
-    prices: dict[str, float] = Field(
-        default_factory=dict,
-        description="price per accelerator and hour, for example H100: 4.5: measures every runtime that fits; required"
-        " unless candidates are given",
-    )
-    ttft: float | None = Field(
-        None, gt=0, description="target of the time to first token in milliseconds, for example 500; or service_class"
-    )
-    itl: float | None = Field(
-        None,
-        gt=0,
-        description="target of the time between two tokens in milliseconds, for example 50; or service_class",
-    )
-    percentile: float | None = Field(
-        None, gt=0, lt=100, description="percentile of the TTFT target, for example 95; unset: its mean"
-    )
-    service_class: str | None = Field(
-        None, max_length=520, description="CONFIGMAP/KEY of an existing service class, instead of ttft and itl"
-    )
-    rate: float | None = Field(
-        None,
-        gt=0,
-        description="expected load in requests per second; required unless trace is given (then its busiest minute)",
-    )
-    prompt_tokens: int | None = Field(
-        None, ge=1, description="tokens of a prompt; required unless trace is given (then its mean)"
-    )
-    output_tokens: int | None = Field(
-        None, ge=2, description="tokens of an answer; required unless trace is given (then its mean)"
-    )
     trace: Path | None = Field(
-        None,
-        description="CSV file on the worker's machine, as for replay: the expected load, simulated at the end",
+        None, description="CSV file on the worker's machine, as for replay: the expected load, simulated at the end"
     )
-    budget: float | None = Field(
-        None, gt=0, description="highest cost of the service per hour, in the unit of the prices"
-    )
-    min_replicas: int | None = Field(
-        None,
-        ge=1,
-        le=1000,
-        description="minimum replicas that autoscaling keeps, for a load that begins at once; unset: no minimum",
-    )
-    levels: list[int] = Field(
-        default_factory=list,
-        description="concurrent requests to measure with, one run for each; empty: as many as the profile needs",
-    )
-    max_level: int = Field(
-        32, ge=2, le=1024, description="without levels: highest concurrency; the profile holds up to it"
-    )
-    precision: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="without levels: largest half 95 % interval of each parameter, as a share of the latency that it"
-        " determines",
-    )
-    minutes: int = Field(5, ge=1, description="most minutes of a measurement")
-    requests: int = Field(300, ge=1, description="most requests of a measurement")
-    parameters: dict[str, str] = Field(
-        default_factory=dict, description="parameters of the model's storage, for example endpoint"
-    )
-    node_selector: dict[str, str] = Field(
-        default_factory=dict, description="labels of the nodes that receive the model's files"
-    )
-    patience: int = Field(30, ge=1, description="minutes after which a service that is not ready is given up")
     check_seconds: float = Field(
         60, ge=0, le=3600, description="seconds of the check under load at the end; 0: no check"
-    )
-    time_compression: float = Field(
-        1.0,
-        ge=1,
-        le=1000,
-        description="multiply measured times by this (demonstrations on the simulated engine only)",
     )
 
     def asked(self, found: Mapping[str, Any]) -> OnboardRequest:

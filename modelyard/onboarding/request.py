@@ -23,6 +23,7 @@ _Accelerator = Annotated[str, Field(min_length=2, max_length=63, pattern=r"^[A-Z
 _Milliseconds = Annotated[float, Field(gt=0, le=3_600_000)]
 _Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 _OutputTokens = Annotated[int, Field(ge=FEWEST_OUTPUT_TOKENS, le=MOST_TOKENS)]
+_Rate = Annotated[float, Field(gt=0, le=1e6)]
 _Level = Annotated[int, Field(ge=1, le=1024)]
 
 
@@ -33,10 +34,10 @@ class _Asked(BaseModel):
 class ServingCandidate(_Asked):
     """A runtime to try and what one replica of it takes. ``price`` is that of one accelerator for an hour."""
 
-    runtime: str = Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", description="Name of the runtime.")
-    accelerator: _Accelerator = Field(description="Such as H100.")
-    count: int = Field(1, ge=1, le=999, description="Accelerators of one replica.")
-    price: float = Field(gt=0, le=1e6, description="Cost of one accelerator for an hour.")
+    runtime: str = Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", description="name of the runtime")
+    accelerator: _Accelerator = Field(description="accelerator, for example H100")
+    count: int = Field(1, ge=1, le=999, description="accelerators of one replica")
+    price: float = Field(gt=0, le=1e6, description="price of one accelerator per hour")
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -52,67 +53,101 @@ class ServingCandidate(_Asked):
         return self.price * self.count
 
 
-class OnboardRequest(_Asked):
-    """A model, a target, a load, and what may serve it. Times in milliseconds, costs in the unit of the prices."""
+class OnboardFields(_Asked):
+    """The fields of an onboarding. Times in milliseconds, costs in the unit of the prices.
 
-    uri: str = Field(description="Where the model's files are, such as hf://OWNER/NAME.")
-    name: _Name = Field(description="Name of the model and of its service.")
-    namespace: str = Field("default", max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    Their order is that of ``OnboardRequest.digest``, which clusters keep.
+    """
+
+    uri: str = Field(
+        min_length=1, max_length=2048, description="URI of the model's files, for example hf://meta-llama/Llama-3.1-8B"
+    )
+    name: _Name = Field(description="name of the new model and of its service, for example chat")
+    namespace: str = Field(
+        "default", max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", description="namespace of both"
+    )
     candidates: tuple[ServingCandidate, ...] = Field(
-        (), max_length=MOST_CANDIDATES, description="What may serve it; none: with prices, all that fits."
+        (),
+        max_length=MOST_CANDIDATES,
+        description="runtimes to measure, and what a replica of each needs; required unless prices are given",
     )
     prices: dict[_Accelerator, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict,
         max_length=MOST_CANDIDATES,
-        description="Without candidates: accelerators that may serve it, and what one of them costs for an hour.",
+        description="price per accelerator and hour, for example H100: 4.5; measures every runtime that fits; required"
+        " unless candidates are given",
     )
     parameters: dict[str, str] = Field(
-        default_factory=dict, max_length=20, description="Parameters of the model's storage, such as endpoint."
+        default_factory=dict, max_length=20, description="parameters of the model's storage, for example endpoint"
     )
     node_selector: dict[str, str] = Field(
-        default_factory=dict, max_length=20, description="Labels that a node must carry to receive the model's files."
+        default_factory=dict, max_length=20, description="labels of the nodes that receive the model's files"
     )
-    ttft: _Milliseconds | None = Field(None, description="Target of the time to first token.")
-    itl: _Milliseconds | None = Field(None, description="Target of the time between two tokens.")
+    ttft: _Milliseconds | None = Field(
+        None, description="target of the time to first token in milliseconds, for example 500; or service_class"
+    )
+    itl: _Milliseconds | None = Field(
+        None, description="target of the time between two tokens in milliseconds, for example 50; or service_class"
+    )
     service_class: str | None = Field(
         None,
         max_length=520,
         pattern=r"^[a-z0-9][-a-z0-9.]*/[^/\s]+$",
-        description="CONFIGMAP/KEY of a service class that is there, which the targets are of.",
+        description="CONFIGMAP/KEY of an existing service class, instead of ttft and itl",
     )
-    percentile: float | None = Field(None, gt=0, lt=100, description="Of the TTFT target; default: its mean.")
-    rate: float = Field(gt=0, le=1e6, description="Expected requests per second.")
-    prompt_tokens: _Tokens = Field(description="Tokens of a prompt.")
-    output_tokens: _OutputTokens = Field(description="Tokens of an answer; the time between two of them is measured.")
-    budget: float | None = Field(None, gt=0, description="The most that the service may cost an hour.")
+    percentile: float | None = Field(
+        None, gt=0, lt=100, description="percentile of the TTFT target, for example 95; unset: its mean"
+    )
+    rate: _Rate | None = Field(
+        None, description="expected load in requests per second; required unless trace is given (its busiest minute)"
+    )
+    prompt_tokens: _Tokens | None = Field(
+        None, description="tokens of a prompt; required unless trace is given (its mean)"
+    )
+    output_tokens: _OutputTokens | None = Field(
+        None, description="tokens of an answer; required unless trace is given (its mean)"
+    )
+    budget: float | None = Field(
+        None, gt=0, description="highest cost of the service per hour, in the unit of the prices"
+    )
     min_replicas: int | None = Field(
-        None, ge=1, le=1000, description="Replicas that autoscaling keeps at least, however little comes; default: any."
+        None,
+        ge=1,
+        le=1000,
+        description="minimum replicas that autoscaling keeps, for a load that begins at once; unset: no minimum",
     )
     levels: tuple[_Level, ...] = Field(
         (),
         max_length=12,
-        description="Requests at a time to measure with, a run for each; none: as many as the figures need.",
+        description="concurrent requests to measure with, one run for each; empty: as many as the profile needs",
     )
     max_level: Annotated[_Level, Field(ge=2)] = Field(
-        32, description="Without levels: the highest. The profile holds up to there."
+        32, description="without levels: highest concurrency; the profile holds up to it"
     )
     precision: float = Field(
         0.1,
         gt=0,
         le=1,
-        description="Without levels: measured until half of each parameter's 95 % interval is at most this share of "
-        "the latency that it decides.",
+        description="without levels: largest half 95 % interval of each parameter, as a share of the latency that it"
+        " determines",
     )
-    minutes: int = Field(5, ge=1, le=120, description="The most minutes of a run.")
-    requests: int = Field(300, ge=1, le=100_000, description="The most requests of a run.")
-    patience: int = Field(30, ge=1, le=1440, description="Minutes after which a service that is not ready is given up.")
-    results: str = Field(description="Storage URI for what is measured.")
+    minutes: int = Field(5, ge=1, le=120, description="most minutes of a measurement")
+    requests: int = Field(300, ge=1, le=100_000, description="most requests of a measurement")
+    patience: int = Field(30, ge=1, le=1440, description="minutes after which a service that is not ready is given up")
+    results: str = Field(
+        min_length=1, max_length=2048, description="storage URI for the measurements, for example pvc://results/onboard"
+    )
     time_compression: float = Field(
-        1.0,
-        ge=1,
-        le=1000,
-        description="Of simulated engines: how many times faster than life they run. Load and targets are as in life.",
+        1.0, ge=1, le=1000, description="multiply measured times by this (demonstrations on the simulated engine only)"
     )
+
+
+class OnboardRequest(OnboardFields):
+    """A model, a target, a load, and what may serve it, checked together."""
+
+    rate: _Rate
+    prompt_tokens: _Tokens
+    output_tokens: _OutputTokens
 
     @field_validator("uri")
     @classmethod
