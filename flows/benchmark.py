@@ -41,7 +41,7 @@ FIT_BUDGET = 600
 
 
 def run_name() -> str:
-    """Which BenchmarkJob."""
+    """Return the name of the BenchmarkJob."""
     return f"benchmark {run_parameters(BenchmarkParameters).named}"
 
 

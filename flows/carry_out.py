@@ -27,7 +27,7 @@ class CarryOutParameters(LifecycleParameters):
 
 
 def run_name() -> str:
-    """Which lifecycle and objects."""
+    """Return the lifecycle and its objects."""
     given = run_parameters(CarryOutParameters)
     return f"{given.lifecycle} {given.named}"
 

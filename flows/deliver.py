@@ -29,7 +29,7 @@ LIFECYCLES = {kind.kind: f"deliver-{kind.plural}" for kind in KINDS}
 
 
 def run_name() -> str:
-    """Which model."""
+    """Return the kind and name of the model."""
     given = run_parameters(DeliverParameters)
     return f"deliver {given.kind} {given.named}"
 

@@ -30,7 +30,7 @@ from tasks.stage import share
 
 
 def run_name() -> str:
-    """Which policies, and on whose traffic."""
+    """Return the policies and the traffic."""
     given = run_parameters(ReplayParameters)
     source = given.trace.name if given.trace else f"{given.namespace}/{given.model}"
     return f"replay {', '.join(given.policies)} on {source}"

@@ -38,7 +38,7 @@ ROLL_OUTS = {lifecycle.about.kind: lifecycle.name for lifecycle in (ServiceRollO
 
 
 def run_name() -> str:
-    """Which service."""
+    """Return the kind and name of the service."""
     given = run_parameters(RollOutParameters)
     return f"roll out {given.kind} {given.named}"
 

@@ -62,14 +62,14 @@ class MeasurementRequest:
 )
 async def request_measurements(ref: RunRef, objects: str, keys: Sequence[Key], text: str) -> MeasurementRequest:
     """Request a measurement of each; ``text`` tells this request from earlier ones: repeated, it requests no other."""
-    found, missing = [], []
+    requests, missing = [], []
     async with open_run(ref) as run:
         for key in keys:
             try:
-                found.append((await run.view.cluster.get(BENCHMARK_JOBS, key.name, key.namespace), {RE_RUN: text}))
+                requests.append((await run.view.cluster.get(BENCHMARK_JOBS, key.name, key.namespace), {RE_RUN: text}))
             except NotFound:
                 missing.append(key)
-        return MeasurementRequest(await claim_free(run, ref, found), missing)
+        return MeasurementRequest(await claim_free(run, ref, requests), missing)
 
 
 @task(
@@ -192,9 +192,10 @@ async def _ended(cluster: Cluster, key: Key, here: Here | None) -> BenchmarkEnd:
 async def find_drift(ref: RunRef, namespaces: Sequence[str]) -> list[ProfileDrift]:
     """Return the profiles to fit again: the first of each namespace, then the second of each, and so on."""
     async with open_run(ref) as run:
-        found = [drift for variant in await run.view.cluster.list(VARIANTS) if (drift := drift_of(variant)) is not None]
-    chosen = [drift for drift in found if not namespaces or drift.variant.namespace in namespaces]
-    get_run_logger().info("%d of %d drifted profiles are in scope", len(chosen), len(found))
+        variants = await run.view.cluster.list(VARIANTS)
+    drifts = [drift for variant in variants if (drift := drift_of(variant)) is not None]
+    chosen = [drift for drift in drifts if not namespaces or drift.variant.namespace in namespaces]
+    get_run_logger().info("%d of %d drifted profiles are in scope", len(chosen), len(drifts))
     return in_turn(chosen, lambda drift: drift.variant.namespace)[0]
 
 
@@ -216,18 +217,18 @@ async def fit_profile(ref: RunRef, drift: ProfileDrift, tokens: int) -> list[str
         cluster = run.view.cluster
         variant = await cluster.get(VARIANTS, key.name, key.namespace)
         job = await cluster.get(BENCHMARK_JOBS, drift.benchmark.name, drift.benchmark.namespace)
-        found = await asyncio.to_thread(refit, variant, job, drift.since, tokens)
-        if found.patch is None:
-            return [found.message]
+        fitted = await asyncio.to_thread(refit, variant, job, drift.since, tokens)
+        if fitted.patch is None:
+            return [fitted.message]
         current = await cluster.get(VARIANTS, key.name, key.namespace)
         if not same_profile(variant, current):
             raise RefitFailed("was given another profile while one was fitted")
         # First: while the variant has the old profile, whoever goes on after a kill comes back to both.
-        kept = await _keep(cluster, variant, found.patch, ref.home)
+        kept = await _keep(cluster, variant, fitted.patch, ref.home)
         version = {"resourceVersion": current["metadata"]["resourceVersion"]}
-        body = {**found.patch, "metadata": found.patch["metadata"] | version}
+        body = {**fitted.patch, "metadata": fitted.patch["metadata"] | version}
         await cluster.merge_patch(VARIANTS, key.name, body, key.namespace)
-        return [*kept, found.message]
+        return [*kept, fitted.message]
 
 
 async def _keep(cluster: Cluster, variant: Mapping[str, Any], body: Mapping[str, Any], home: str) -> list[str]:

@@ -75,8 +75,8 @@ async def update_statuses(objects: str) -> None:
 
 def name_of(refs: Iterable[Ref]) -> str:
     """Return the name of a task run that works on these objects: the first, and the number of others."""
-    first, *others = sorted(refs)
-    return f"{first} and {len(others)} more" if others else str(first)
+    names = sorted(refs)
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else str(names[0])
 
 
 class RunsUnknown(Exception):

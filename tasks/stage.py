@@ -66,8 +66,8 @@ def share(value: object) -> Iterator[None]:
 
 def shared(type_: type[T]) -> T:
     """Return what the current flow run shares of this type. Raises ``LookupError`` where it shares nothing."""
-    found: T = _shared[str(flow_run.id), type_]
-    return found
+    value: T = _shared[str(flow_run.id), type_]
+    return value
 
 
 async def in_time(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

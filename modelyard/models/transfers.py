@@ -71,18 +71,18 @@ def progress_of(text: str, now: float) -> TransferProgress | None:
     """Return the progress in the last line of a transfer's output that reports it."""
     for line in reversed(text.splitlines()):
         try:
-            said = json.loads(line)
-            if not isinstance(said, dict) or "phase" not in said:
+            report = json.loads(line)
+            if not isinstance(report, dict) or "phase" not in report:
                 continue
             return TransferProgress(
-                phase=said["phase"],
-                total_bytes=said.get("bytesTotal") or 0,
-                completed_bytes=said.get("bytes") or 0,
-                total_files=said.get("filesTotal") or 0,
-                completed_files=said.get("files") or 0,
-                speed_bytes_per_sec=said.get("bytesPerSecond") or 0.0,
+                phase=report["phase"],
+                total_bytes=report.get("bytesTotal") or 0,
+                completed_bytes=report.get("bytes") or 0,
+                total_files=report.get("filesTotal") or 0,
+                completed_files=report.get("files") or 0,
+                speed_bytes_per_sec=report.get("bytesPerSecond") or 0.0,
                 last_updated=timestamp(now),
-                trouble=cut(said.get("trouble") or "", _MOST_WORDS),
+                trouble=cut(report.get("trouble") or "", _MOST_WORDS),
             )
         except ValueError:  # not a line of ours
             continue

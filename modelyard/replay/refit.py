@@ -62,8 +62,8 @@ class Refit:
 def drift_of(variant: Mapping[str, Any]) -> ProfileDrift | None:
     """Return the drift that a VariantAutoscaling's status reports; ``None`` where its profile holds."""
     key = Key(variant["metadata"]["namespace"], variant["metadata"]["name"])
-    told = conditions((variant.get("status") or {}).get("conditions"))
-    since = next((one.last_transition for one in told if (one.type, one.status) == (PROFILE_DRIFT, "True")), None)
+    stored = conditions((variant.get("status") or {}).get("conditions"))
+    since = next((each.last_transition for each in stored if (each.type, each.status) == (PROFILE_DRIFT, "True")), None)
     return ProfileDrift(key, since, benchmark_of(variant)) if since is not None else None
 
 
