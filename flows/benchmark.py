@@ -16,13 +16,13 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.forms import first_of, flat, run_parameters
+from flows.forms import flat, run_parameters
 from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters
 from flows.run_order import RunOrder, carry_out, key_named
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.story import COMPLETED, FAILED
 from modelyard.benchmarks.world import RE_RUN
-from modelyard.objects.documents import counted, cut, few
+from modelyard.objects.documents import counted, cut, few, first_of
 from tasks.benchmark import (
     BenchmarkEnd,
     compare,

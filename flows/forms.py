@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, TypeVar
 
 from prefect.context import FlowRunContext
@@ -17,11 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
-
-
-def first_of(names: Sequence[str]) -> str:
-    """Return the first of these names, and how many more there are: what a run's name says of its objects."""
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else "".join(names)
 
 
 class Unseen:

@@ -18,9 +18,10 @@ from pydantic import (
     model_validator,
 )
 
-from flows.forms import Unseen, first_of
+from flows.forms import Unseen
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.benchmarks.compare import parse_condition
+from modelyard.objects.documents import first_of
 from modelyard.onboarding.request import OnboardFields, OnboardRequest
 from modelyard.replay.request import ReplayRequest
 from modelyard.routing.rolling import RouteRollOut

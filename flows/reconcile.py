@@ -15,13 +15,14 @@ from prefect.client.schemas.objects import State
 from flows.forms import flat, run_parameters
 from flows.parameters import ReconcileParameters
 from flows.shift import Turn, run_shift, shift_name, table_key
+from modelyard.objects.documents import first_of
 from modelyard.reconcile.plan import Lifecycle
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.name_records import NameRecords
 from modelyard.workloads.runtime_status import RUNTIME_STATUSES
-from tasks.reconcile import Pass, Runs, RunsUnknown, awaiting, due, look_up, name_of, start_runs, update_statuses
+from tasks.reconcile import Pass, Runs, RunsUnknown, awaiting, due, look_up, start_runs, update_statuses
 from tasks.registry import acting_lifecycles
 from tasks.stage import share
 
@@ -56,14 +57,14 @@ class Reconciling(Reconciler):
         with share(this):
             changed = [plan.subject.ref for plan in self.to_write(this.plans, this.fates) if plan.writes]
             if changed:
-                await turn.run(update_statuses, name_of(changed))
+                await turn.run(update_statuses, first_of(sorted(map(str, changed))))
                 plans = await self.look()  # a claim is conditional on the object as it is now
             if runs is not None:
                 with suppress(RunsUnknown):
                     starts = due(self, plans, await look_up(self, plans, runs)).starts
                     if starts:
-                        subjects = (subject.ref for start in starts for subject, _ in start.claims)
-                        await turn.run(start_runs, name_of(subjects), list(starts))
+                        subjects = sorted(str(subject.ref) for start in starts for subject, _ in start.claims)
+                        await turn.run(start_runs, first_of(subjects), list(starts))
         return TickReport(rows=this.rows)
 
 

@@ -27,7 +27,7 @@ from modelyard.reconcile.dispatch import (
     named,
     with_awaited_run,
 )
-from modelyard.reconcile.plan import Plan, Ref
+from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.reconciler import Reconciler
 from modelyard.reconcile.report import Row
 from modelyard.reconcile.run_limits import RUNS, RunLoad
@@ -71,12 +71,6 @@ async def update_statuses(objects: str) -> None:
     """Write what changed; of a plan that needs a run only its status. ``objects`` names the first of them."""
     this = shared(Pass)
     this.rows = await this.reconciler.tell(this.plans, this.fates)
-
-
-def name_of(refs: Iterable[Ref]) -> str:
-    """Return the name of a task run that works on these objects: the first, and the number of others."""
-    names = sorted(refs)
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else str(names[0])
 
 
 class RunsUnknown(Exception):

@@ -158,6 +158,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def first_of(names: Sequence[str]) -> str:
+    """Return the first of these names, and how many more there are, for the name of a run that works on them."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else "".join(names)
+
+
 def counted(number: float, one: str, several: str = "") -> str:
     """So many of something, in words: ``1 replica``, ``2 replicas``; ``several`` where it is not ``one`` and an s."""
     return f"{number:g} {one if number == 1 else several or one + 's'}"

@@ -30,6 +30,8 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
     FlowRunFilterName,
+    LogFilter,
+    LogFilterFlowRunId,
     TaskRunFilter,
     TaskRunFilterFlowRunId,
 )
@@ -284,6 +286,15 @@ async def test_a_tick_is_one_task_run_and_three_where_a_workload_changes(
         return stages if stages.total() >= ticks + 2 else Counter()
 
     assert await until(recorded, "the task runs are on record") == {"collect": ticks, "decide": 1, "actuate": 1}
+
+    async def logged() -> list[str]:
+        lines = await client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))
+        messages = [line.message for line in lines]
+        return messages if any(text.startswith("Finished in state Completed('") for text in messages) else []
+
+    messages = await until(logged, "the run's end is logged")
+    assert "ns/v0 1 -> 2: told to" in messages, "the change and its reason"
+    assert "Finished in state Completed()" not in messages, "several a minute would say nothing"
     assert (await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))))[0].state
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 
 import pytest
 
+from flows import is_worth_reading
 from tasks import autoscale, reconcile
 from tasks.stage import share, shared
 
@@ -25,6 +27,20 @@ def test_a_value_is_shared_as_long_as_its_owner_says_and_kept_by_nobody() -> Non
     del connections
     gc.collect()
     assert watched() is None
+
+
+@pytest.mark.parametrize(
+    ("level", "text", "shown"),
+    [
+        (logging.INFO, "Finished in state Completed()", False),
+        (logging.ERROR, "Finished in state Failed('no room')", True),
+        (logging.INFO, "Scaled chat 1 -> 2", True),
+    ],
+)
+def test_that_a_task_completed_is_not_logged(level: int, text: str, shown: bool) -> None:
+    record = logging.LogRecord("prefect.task_runs", level, __file__, 1, text, (), None)
+    assert is_worth_reading(record) is shown
+    assert bool(logging.getLogger("prefect.task_runs").filter(record)) is shown
 
 
 def test_the_tasks_of_a_tick_have_no_tags() -> None:
