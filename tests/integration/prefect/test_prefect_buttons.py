@@ -38,14 +38,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POOL = "buttons"
 NEEDED = {
-    "benchmark": "name",
-    "carry-out": "name",
-    "deliver": "name",
-    "onboard": "uri",
-    "re-run-benchmarks": "jobs",
-    "roll-out": "name",
+    "benchmark": ["name"],
+    "carry-out": ["name", "lifecycle"],
+    "deliver": ["name"],
+    "onboard": ["uri", "name", "results"],
+    "re-run-benchmarks": ["jobs"],
+    "roll-out": ["name"],
 }
-"""Deployments whose form cannot be submitted as it is, and the first field that is required."""
+"""Deployments whose form cannot be submitted as it is, and the fields that are required."""
 SHORT = {"shift_seconds": 15, "early_end_seconds": 2}
 """What a user may set in the form of a shift."""
 
@@ -121,7 +121,10 @@ async def test_a_form_that_lacks_what_is_required_is_refused(
     pressed: dict[str, State], client: PrefectClient, name: str
 ) -> None:
     deployment = (await deployed(client))[name]
-    with pytest.raises(PrefectHTTPStatusError, match=f"'{NEEDED[name]}' is a required property"):
+    form = deployment.parameter_openapi_schema or {}
+    assert form["required"] == NEEDED[name], "the UI calls every other field optional"
+    assert all(field.get("description") for field in form["properties"].values())
+    with pytest.raises(PrefectHTTPStatusError, match=f"'{NEEDED[name][0]}' is a required property"):
         await client.create_flow_run_from_deployment(deployment.id)
     if name == "onboard":
         given = {"uri": "hf://a/b", "name": "chat", "results": "s3://bucket", "output_tokens": 1}
