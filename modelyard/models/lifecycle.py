@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modelyard.models import bringing, clearing, jobs, legs, names, running, settings, story, world
+from modelyard.models.delivery_steps import delivery_steps
 from modelyard.models.legs import Leg, NodeStage, Site, Wish
 from modelyard.models.placement import (
     Exclusion,
@@ -34,7 +35,7 @@ from modelyard.models.world import (
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.objects.parse import epoch
-from modelyard.reconcile.plan import LOOK_UPS, Mark, Plan, PlanStep, StepId, StepPhase, Want, World
+from modelyard.reconcile.plan import LOOK_UPS, Mark, Plan, Want, World
 from modelyard.reconcile.write_rules import WriteRules
 
 REPORTS, SETTINGS = "model-reports", "model-settings"
@@ -277,7 +278,7 @@ class ModelDelivery:
             due=min(dues, default=None),
             urgency=len(tuple(world[PODS].by("waits", model.label))),
             by_shift=True,
-            steps=_steps(parts, acting),
+            steps=delivery_steps(parts, acting),
             finalizer_name=names.finalizer(self.about),
             finalizer=self._finalizer(model, exists),
         )
@@ -422,7 +423,7 @@ class ModelDelivery:
             finalizer=plan.finalizer or self._finalizer(model, bool(leg.apply or leg.job)),
             rules=WriteRules.of((JOBS,)),
             awaits=(*plan.awaits, *leg.awaits),
-            steps={**plan.steps, **_steps([leg], [(leg, ())])},
+            steps={**plan.steps, **delivery_steps([leg], [(leg, ())])},
             needs=(*plan.needs, *leg.needs),
             due=min((due for due in (plan.due, leg.due) if due is not None), default=None),
         )
@@ -436,45 +437,6 @@ class ModelDelivery:
         if world[kind].get(Key(reference.namespace or "", reference.name)) is None:
             return "BaseModelNotFound", f"spec.baseModelRef: there is no {kind.kind} {reference.name}: create it first"
         return None
-
-
-def _steps(parts: Iterable[Leg], acting: Iterable[tuple[Leg, tuple[Mark, ...]]]) -> dict[StepId, PlanStep]:
-    """Return the steps of the nodes that are not done; ``acting`` are those that something is written for now."""
-    marks = {leg.node: marks for leg, marks in acting}
-    steps = {}
-    for leg in parts:
-        state = _STATES[leg.stage]
-        if leg.node in marks:
-            deeds = PlanStep(state, "", None, marks[leg.node], leg.apply, leg.hand_over, leg.delete, leg.awaits)
-        elif state is not StepPhase.DONE or leg.awaits:
-            deeds = PlanStep(state, awaits=leg.awaits)
-        else:
-            continue
-        progress = leg.entry.progress if leg.entry is not None else None
-        share = progress.completed_bytes / progress.total_bytes if progress and progress.total_bytes > 0 else None
-        message = f"{leg.reason}: {leg.message}" if leg.message else leg.reason
-        steps[_step(leg)] = replace(deeds, message=message, progress=share)
-    return steps
-
-
-_STATES = {
-    NodeStage.READY: StepPhase.DONE,
-    NodeStage.GONE: StepPhase.DONE,
-    NodeStage.ACTIVE: StepPhase.ACTIVE,
-    NodeStage.REMOVING: StepPhase.ACTIVE,
-    NodeStage.WAITING: StepPhase.WAITING,
-    NodeStage.FAILED: StepPhase.FAILED,
-}
-
-
-def _step(leg: Leg) -> StepId:
-    """Return the step that a node is at: ``fetch``, ``verify`` or ``remove``, of a claim ``inspect``."""
-    if leg.stage in (NodeStage.REMOVING, NodeStage.GONE):
-        return StepId("remove", leg.node)
-    if not leg.node:
-        return StepId("inspect")
-    checking = leg.stage is NodeStage.READY and (leg.starts or leg.job is not None)
-    return StepId("verify" if checking else "fetch", leg.node)
 
 
 def _exclusion(model: StoredModel, node: ModelNode, delivery: DeliverySettings) -> Exclusion | None:
