@@ -121,7 +121,7 @@ async def test_a_delivery_that_is_killed_in_a_step_and_retried_completes(
     await carried_out(["verify"], [fetch, StepId("verify", "a100-0")])
     moved = {"nodeSelector": {"kubernetes.io/hostname": "l40s-0"}}
     await cluster.merge_patch(CLUSTER_BASE_MODELS, "killed", {"spec": {"storage": moved}})
-    await carried_out(["fetch", "remove"], [StepId("remove", "a100-0"), StepId("fetch", "l40s-0")])
+    await carried_out(["remove"], [StepId("remove", "a100-0"), StepId("fetch", "l40s-0")])
     status = (await cluster.get(CLUSTER_BASE_MODELS, "killed"))["status"]
     assert (status["state"], status["nodesReady"]) == ("Ready", ["l40s-0"])
 

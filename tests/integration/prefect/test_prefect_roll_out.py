@@ -94,7 +94,7 @@ async def test_a_roll_out_that_is_killed_in_a_step_and_retried_completes(
     metadata = {"name": "killed", "namespace": space, "annotations": {SELECTION: "none"}}
     await local_cluster.create(INFERENCE_SERVICES, {"metadata": metadata, "spec": spec})
     given = {"namespace": space, "controller_namespace": space, "timeout_seconds": 150}
-    run = await run_and_kill(client, "roll-out", ["roll out", "roll out"], name="killed", **given)
+    run = await run_and_kill(client, "roll-out", ["roll out"], name="killed", **given)
     assert run.state is not None
     assert run.state.is_completed(), run.state.message
     done, key = [StepId("resolve"), StepId("roll out", "engine"), StepId("become ready")], Key(space, "killed")
