@@ -81,16 +81,31 @@ async def assert_repeating_changes_nothing(
 ) -> None:
     """Repeat each of these steps of a run that is over, alone, and compare all objects with those before."""
 
-    async def versions() -> dict[str, str]:
-        spaces = {key.namespace or home, home}
+    async def objects() -> dict[str, Any]:
+        """Return what was written of each object: its controllers' statuses may still arrive."""
         kinds = (JOBS, CONFIG_MAPS, DEPLOYMENTS, SERVICES)
+        spaces = {key.namespace or home, home}
         listed = [obj for space in spaces for made in kinds for obj in await cluster.list(made, space)]
         listed.append(await cluster.get(kind, key.name, key.namespace or None))
-        return {obj["metadata"]["uid"]: obj["metadata"]["resourceVersion"] for obj in listed}
+        changing = ("resourceVersion", "managedFields")
+        written = {}
+        for obj in listed:
+            metadata = {name: value for name, value in obj["metadata"].items() if name not in changing}
+            written[metadata["uid"]] = {**obj, "metadata": metadata, "status": None}
+        return written
 
-    ref, before = RunRef(lifecycle, home, f"{BY_ID}{run.id}"), await versions()
+    async def settled() -> dict[str, Any]:
+        """Return them once garbage collection is done."""
+        before = await objects()
+        await asyncio.sleep(1)
+        while (now := await objects()) != before:
+            before = now
+            await asyncio.sleep(1)
+        return now
+
+    ref, before = RunRef(lifecycle, home, f"{BY_ID}{run.id}"), await settled()
     with disable_run_logger():
         for step in done:
             async with open_run(ref):
                 await run_step.fn(ref, key, step, 0.0, False)
-    assert await versions() == before
+    assert await objects() == before
