@@ -62,7 +62,7 @@ GOOD, BAD = [*ARGUMENTS, "--max-num-seqs=64"], [*ARGUMENTS, "--no-such-option"]
 SMALL, LARGE = "meta-llama/Llama-3.2-3B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"
 DRAWS, SHARE, NEAR = 300, 0.25, 0.12
 """Weighted requests, the large server's share, and the tolerance: almost five standard deviations."""
-CLIENTS, TOKENS = 16, 60
+CLIENTS, TOKENS = 16, 120
 """Concurrent streams while an engine is killed, and tokens of each answer."""
 LONG_PROMPT = "word " * 1200
 """Three quarters of the route's token budget for a minute."""
@@ -289,7 +289,9 @@ async def router(tour: Tour) -> None:
         async def answered(least: int) -> None:
             await wait_until(f"{least} requests have ended", count, lambda ended: ended >= least)
 
-        await answered(CLIENTS)
+        await wait_until(
+            f"{name} streams", partial(open_streams, tour, victim), lambda streams: streams >= CLIENTS // 4
+        )
         for record in records.all():
             if record.uid == victim["metadata"]["uid"]:
                 for process in record.processes():
@@ -316,6 +318,13 @@ async def router(tour: Tour) -> None:
     for route in ("chat", "adapters"):
         await tour.until(f"route {route} has a status", ROUTES, route, lambda obj: bool(obj.get("status")), CHAT)
     await console.run("kubectl", "-n", CHAT, "get", "modelroutes,modelservers")
+
+
+async def open_streams(tour: Tour, pod: Object) -> float:
+    """Return the requests that an engine is answering, by its metrics page."""
+    async with tour.session.get(f"http://{pod['status']['podIP']}:8000/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:num_requests_running"))
 
 
 def condition(obj: Object, kind: str) -> tuple[str, str, str]:
