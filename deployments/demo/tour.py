@@ -286,9 +286,6 @@ async def router(tour: Tour) -> None:
         async def count() -> int:
             return len(outcomes)
 
-        async def answered(least: int) -> None:
-            await wait_until(f"{least} requests have ended", count, lambda ended: ended >= least)
-
         await wait_until(
             f"{name} streams", partial(open_streams, tour, victim), lambda streams: streams >= CLIENTS // 4
         )
@@ -298,7 +295,7 @@ async def router(tour: Tour) -> None:
                     os.kill(process.pid, signal.SIGKILL)
         killed_at = len(outcomes)
         await tour.until(f"pod {name} is restarted", PODS, name, restarts, CHAT)
-        await answered(killed_at + 4 * CLIENTS)
+        await wait_until("later requests have ended", count, lambda ended: ended >= killed_at + 4 * CLIENTS)
     broken = [error for error in outcomes if error.startswith("stream")]
     failed = [error for error in outcomes if error and error not in broken]
     console.check(
