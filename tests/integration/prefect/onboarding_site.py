@@ -124,10 +124,10 @@ class Site:
         return (await self.client.create_flow_run_from_deployment(self.deployment, parameters=parameters)).id
 
     async def children(self, parent: UUID) -> dict[str, FlowRun]:
-        """Return the flow runs that are linked to an onboarding, by name."""
+        """Return the flow runs that are linked to an onboarding, by their objects, as ``KIND NAMESPACE/NAME``."""
         chosen = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]))
         runs = await self.client.read_flow_runs(flow_run_filter=chosen)
-        named = {str(run.name): run for run in runs}
+        named = {"{} {}/{}".format(*str(run.idempotency_key).split("/")): run for run in runs}
         assert len(named) == len(runs), "one child for each object"
         return named
 

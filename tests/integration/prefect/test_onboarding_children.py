@@ -131,7 +131,7 @@ async def test_what_failed_completes_when_the_ui_retries_the_child_and_then_the_
     state = await site.ended(parent, 600)
     assert state.name == "Completed", state.message
     children = await site.children(parent)
-    assert children[str(child.name)].id == child.id
+    assert children[f"BaseModel {site.space}/chat"].id == child.id
     assert {run.state_name for run in children.values()} == {"Completed"}
     assert len(children) == 4
 
