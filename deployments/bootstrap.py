@@ -69,6 +69,8 @@ async def bootstrap(
                 file = Path(folder) / prefect_file.name
                 write_with_parameters(autoscale, file, prefect_file)
             await deploy(client, file)
+        for line in await queues.move_runs(client, pool):
+            say(f"work queue {line}")
         names = deployment_names(prefect_file)
         say(f"deployments: {', '.join(sorted(names))}")
         for line in await automations.apply(client):

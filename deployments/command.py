@@ -20,9 +20,6 @@ from deployments.profile import POOL, PREFECT_FILE
 from modelyard.cli import onboard, options
 from modelyard.cli.main import app, main
 
-LIMIT = 16
-"""Flow runs at a time: all work queues full, and of both shifts the writer, its standby and the one that follows."""
-
 
 class PoolType(StrEnum):
     """Types of work pools that Modelyard has a base job template for."""
@@ -138,13 +135,28 @@ def server(
 @app.command()
 def worker(
     pool: Annotated[str, typer.Option(help="Work pool.")] = POOL,
-    limit: Annotated[int, typer.Option(min=1, help="Flow runs at a time.")] = LIMIT,
     context: options.Context = None,
 ) -> None:
-    """Be a worker with the project's profile: it starts the flow runs and looks after them."""
+    """Become a Prefect worker with the project's profile, and supervise the runs of its pool next to it."""
     from deployments.worker import become
 
-    become(pool, limit)
+    become(pool)
+
+
+@app.command()
+def supervise(
+    pool: Annotated[str, typer.Option(help="Work pool.")] = POOL,
+    context: options.Context = None,
+    report: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Supervise the runs of a work pool: next to `prefect worker start`, as `modelyard worker` does by itself."""
+    from deployments.worker import worker_environment
+
+    os.environ.update(worker_environment())
+    # Not before: Prefect reads its settings when it is imported.
+    from deployments.supervision import run as run_supervision
+
+    run_supervision(pool, report)
 
 
 @app.command()

@@ -1,23 +1,23 @@
 """Flow runs that ended together with their worker, and still hold places of their work queues.
 
 A run that was killed with its worker reports nothing: it counts as running until Prefect has missed its heartbeats for
-300 seconds. The labels of a run name its worker, and the name of a worker says which process it is. So runs are found
-sooner:
+300 seconds. The labels of a run name its worker, and the name that ``modelyard worker`` chooses says which process the
+worker is. So runs without a process on this machine are found sooner:
 
-* on the machine of the worker at once: the worker's process has ended, and no process of the run exists;
+* on the machine of the worker at once, when the worker's process has ended;
 * elsewhere once the worker is offline for Prefect and the run has sent no heartbeat for as long. Both must stay so for
   a while, because a Prefect server that was away missed the signs of life of all.
 
-A mistake costs no more than a restart. A shift that lives corrects its state (``flows/own_state.py``), and another run
-stops writing once the claims of its objects name its successor.
+A mistake costs no more than a restart. A shift that renews its Lease gets its state back, and another run stops writing
+once the claims of its objects name its successor.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psutil
 from prefect.client.orchestration import PrefectClient
@@ -40,16 +40,6 @@ _HEARTBEAT = "prefect.flow-run.heartbeat"
 _RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 
 
-def worker_name() -> str:
-    """Return a name for a worker in this process: it says which process that is, on which machine."""
-    return f"{Holder.here()}_{uuid4().hex[:8]}".replace("/", ".")
-
-
-def worker_of(run: FlowRun) -> str:
-    """Return the name of the worker that claimed a run; empty: none has."""
-    return str((run.labels or {}).get(_WORKER_LABEL) or "")
-
-
 def processes_of_runs() -> set[UUID]:
     """Return the flow runs that have a process on this machine, as far as this user may look."""
     runs = set()
@@ -69,46 +59,43 @@ class OrphanSearch:
         self._quiet_since: dict[UUID, float] = {}
 
     async def find(
-        self, client: PrefectClient, pool: str, runs: Iterable[FlowRun], now: datetime, living: Container[UUID] = ()
-    ) -> list[FlowRun]:
-        """Return those of the runs that ended with their worker. ``now`` is the server's time."""
-        claimed = [run for run in runs if worker_of(run) and run.id not in living and _is_claimed(run, now)]
-        ended = _ended_here({worker_of(run) for run in claimed})
-        apart = [
+        self, client: PrefectClient, pool: str, runs: Sequence[FlowRun], now: datetime, processes: Container[UUID] = ()
+    ) -> set[UUID]:
+        """Return those of the runs that ended with their worker. ``now`` is the server's time.
+
+        ``processes`` are the runs that have a process on this machine.
+        """
+        workers = {run.id: worker for run in runs if run.id not in processes and (worker := _worker_of(run, now))}
+        ended = {name for name in set(workers.values()) if (holder := Holder.read(name)) and holder.has_ended()}
+        lost = {run.id for run in runs if workers.get(run.id) in ended and _is_process(run)}
+        old = [
             run
-            for run in claimed
-            if worker_of(run) not in ended and run.state and now - run.state.timestamp > QUIET_AFTER
+            for run in runs
+            if run.id in workers.keys() - lost and run.state and now - run.state.timestamp > QUIET_AFTER
         ]
-        offline = await _offline(client, pool) if apart else set[str]()
-        suspects = [run for run in apart if worker_of(run) in offline]
-        existing = processes_of_runs() if ended or suspects else set[UUID]()
-        quiet = [run for run in suspects if run.id not in existing and not await _has_heartbeat(client, run, now)]
-        return [run for run in claimed if worker_of(run) in ended and run.id not in existing] + self._sure(quiet)
-
-    @property
-    def is_watching(self) -> bool:
-        """Return whether some runs have been quiet, but not for long enough."""
-        return bool(self._quiet_since)
-
-    def _sure(self, quiet: Sequence[FlowRun]) -> list[FlowRun]:
+        offline = await _offline_workers(client, pool) if old else set[str]()
+        quiet = [run.id for run in old if workers[run.id] in offline and not await _has_heartbeat(client, run, now)]
         moment = self._clock()
-        self._quiet_since = {run.id: self._quiet_since.get(run.id, moment) for run in quiet}
-        return [run for run in quiet if moment - self._quiet_since[run.id] >= SURE_AFTER]
+        self._quiet_since = {run: self._quiet_since.get(run, moment) for run in quiet}
+        return lost | {run for run, since in self._quiet_since.items() if moment - since >= SURE_AFTER}
 
 
-def _is_claimed(run: FlowRun, now: datetime) -> bool:
+def _worker_of(run: FlowRun, now: datetime) -> str:
+    """Return the name of the worker that has claimed an unfinished run; empty: none has."""
     state = run.state
     if state is None or state.is_scheduled() or state.is_final():
-        return False
-    return not state.is_pending() or now - state.timestamp > CLAIMED_FOR
+        return ""
+    if state.is_pending() and now - state.timestamp <= CLAIMED_FOR:
+        return ""
+    return str((run.labels or {}).get(_WORKER_LABEL) or "")
 
 
-def _ended_here(names: Iterable[str]) -> set[str]:
-    holders = {name: Holder.read(name) for name in names}
-    return {name for name, holder in holders.items() if holder is not None and holder.has_ended()}
+def _is_process(run: FlowRun) -> bool:
+    """Return whether the run's infrastructure, if it has any, is a process of its worker's machine, and no Job."""
+    return run.infrastructure_pid is None or run.infrastructure_pid.isdigit()
 
 
-async def _offline(client: PrefectClient, pool: str) -> set[str]:
+async def _offline_workers(client: PrefectClient, pool: str) -> set[str]:
     workers = await client.read_workers_for_work_pool(pool, limit=WORKERS)
     return {worker.name for worker in workers if worker.status is WorkerStatus.OFFLINE}
 

@@ -1,15 +1,27 @@
 """Work queues of the pool: which runs come first, and how many of them run at a time.
 
-A worker starts runs by the priority of their queue, and within a queue in the order of their creation. Prefect counts
-the limits over all workers of the pool.
+A worker starts runs by the priority of their queue, and within a queue in the order of their scheduled time. Prefect
+counts the limits over all workers of the pool.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import FlowRunSort
 
+from deployments.checks import PAGE, read_deployments
 from modelyard.reconcile.run_limits import PLACES, RUNS
 
 
@@ -24,10 +36,12 @@ class Queue(NamedTuple):
 
 QUEUES = (
     Queue("shifts", 1, None, "Shifts, each with a writer and a standby: the loops that serve all namespaces."),
-    Queue(RUNS, 2, PLACES, "Runs that the reconcile shift creates for objects of namespaces, in fair order."),
-    Queue("manual", 3, 3, "Runs started by hand, by a schedule or from a pipeline, which may last for hours."),
-    Queue("parents", 4, 2, "Runs that wait for other runs, which would otherwise have no place left."),
+    Queue(RUNS, 2, PLACES, "Runs of lifecycles, created by reconcile in fair order, by a schedule or by a user."),
+    Queue("parents", 3, 3, "Runs that wait for other runs, which would otherwise have no place left."),
 )
+UNFINISHED = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+FORMER = "manual"
+"""A queue of earlier versions, for runs that a user or a schedule created."""
 
 
 async def apply(client: PrefectClient, pool: str) -> list[str]:
@@ -56,6 +70,62 @@ async def apply(client: PrefectClient, pool: str) -> list[str]:
     if (default := existing.get("default")) is not None:  # Prefect's own, for deployments that name no queue
         await client.update_work_queue(default.id, priority=len(QUEUES) + 1)
     return done
+
+
+async def move_runs(client: PrefectClient, pool: str) -> list[str]:
+    """Move scheduled runs into the queues of their deployments, and delete the former queue; what was done.
+
+    Prefect cannot change the queue of a run. So it is created again, with the same parameters and for the same time.
+    """
+    deployments = {each.id: each for each in await read_deployments(client) if each.work_pool_name == pool}
+    moved: Counter[str] = Counter()
+    for run in await _read_runs(client, pool, StateType.SCHEDULED):
+        deployment = deployments.get(run.deployment_id) if run.deployment_id else None
+        if deployment is not None and run.work_queue_name != deployment.work_queue_name:
+            await _move(client, run, deployment)
+            moved[str(run.work_queue_name)] += 1
+    done = [
+        f"{queue}: {count} scheduled runs moved to the queues of their deployments" for queue, count in moved.items()
+    ]
+    kept = {run.work_queue_name for run in await _read_runs(client, pool, *UNFINISHED)}
+    kept |= {deployment.work_queue_name for deployment in deployments.values()}
+    for queue in await client.read_work_queues(work_pool_name=pool):
+        if queue.name == FORMER and FORMER not in kept:
+            await client.delete_work_queue_by_id(queue.id)
+            done.append(f"{FORMER}: deleted")
+    return done
+
+
+async def _read_runs(client: PrefectClient, pool: str, *types: StateType) -> list[FlowRun]:
+    runs: list[FlowRun] = []
+    while True:
+        page = await client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))),
+            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
+            sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+            limit=PAGE,
+            offset=len(runs),
+        )
+        runs += page
+        if len(page) < PAGE:
+            return runs
+
+
+async def _move(client: PrefectClient, run: FlowRun, deployment: DeploymentResponse) -> None:
+    # Prefect returns the existing run of a key. The shift creates one again that is lost between the two calls.
+    if run.idempotency_key:
+        await client.delete_flow_run(run.id)
+    await client.create_flow_run_from_deployment(
+        deployment.id,
+        name=run.name,
+        parameters=run.parameters,
+        tags=run.tags,
+        state=run.state.fresh_copy() if run.state else None,
+        idempotency_key=run.idempotency_key or f"moved/{run.id}",
+        parent_task_run_id=run.parent_task_run_id,
+    )
+    if not run.idempotency_key:
+        await client.delete_flow_run(run.id)
 
 
 def _describe(limit: int | None) -> str:

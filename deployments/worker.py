@@ -1,18 +1,26 @@
-"""A process worker with the profile ``config/prefect/worker.env``: it starts the flow runs and looks after them.
+"""Prefect's own worker with the profile ``config/prefect/worker.env``, and supervision next to it.
 
-``modelyard worker`` runs one in this terminal; ``PrefectWorker`` is for the demo and the tests.
+``modelyard worker`` becomes one in this terminal; ``PrefectWorker`` is for the demo and the tests.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from uuid import uuid4
 
 from deployments.child import Child, Service
 from deployments.profile import POOL, ROOT, WORKER_PROFILE, environment, free_port
+from modelyard.cluster.holder import Holder
 from modelyard.objects.urls import describe_url_problem
+from modelyard.ports import check_listenable, describe_listen_error
+
+MAX_CLOCK_SKEW = 10.0
+"""Seconds by which this machine's clock may differ from the Prefect server's."""
 
 
 class NoServer(RuntimeError):
@@ -20,7 +28,7 @@ class NoServer(RuntimeError):
 
 
 class PrefectWorker(Service):
-    """One process worker. Use as a context manager, sync or async. Stopped, its runs give up their lease on the way."""
+    """One worker. Use as a context manager, sync or async. Stopped, its runs give up their lease on the way."""
 
     start_timeout = 180.0
     """It polls within some seconds, and on a busy machine within some tens of them. One that ended is told at once."""
@@ -47,17 +55,57 @@ class PrefectWorker(Service):
         super().__init__(child, f"http://127.0.0.1:{port}/health", "is not polling")
 
 
-def become(pool: str, limit: int) -> None:
-    """Be a worker with the profile, in this process. Raises ``NoServer``."""
-    os.environ.update(environment(WORKER_PROFILE))
-    url = os.environ.get("PREFECT_API_URL")
-    if not url:
+def become(pool: str) -> None:
+    """Start supervision, and become Prefect's worker once its first pass is done. Raises ``NoServer``.
+
+    The first pass comes before the worker polls, so that runs whose time has passed are not started. It waits for a
+    server that does not answer yet.
+    """
+    env = worker_environment()
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "deployments.command", "supervise", "--pool", pool, "--report", str(writing)]
+    supervision = subprocess.Popen(command, env=env, pass_fds=[writing])
+    os.close(writing)
+    with os.fdopen(reading) as report:
+        line = report.readline()
+    if not line:  # it has said why
+        sys.exit(supervision.wait() or 1)
+    if abs(skew := float(line)) > MAX_CLOCK_SKEW:
+        ahead = "ahead of" if skew > 0 else "behind"
+        print(
+            f"error: this machine's clock is {abs(skew):.0f} s {ahead} the Prefect server's, whose time counts; set it",
+            file=sys.stderr,
+            flush=True,
+        )
+        # The worker asks for runs that are due by its own clock: one that is ahead would claim hours of shifts.
+        env["PREFECT_WORKER_PREFETCH_SECONDS"] = str(float(env["PREFECT_WORKER_PREFETCH_SECONDS"]) - skew)
+    # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.execve(sys.executable, [sys.executable, "-m", "prefect", *worker_arguments(pool, env)], env)
+
+
+def worker_environment() -> dict[str, str]:
+    """Return this process's environment with the worker's profile. Raises ``NoServer`` if it names no server."""
+    env = environment(WORKER_PROFILE)
+    if not (url := env.get("PREFECT_API_URL")):
         raise NoServer("PREFECT_API_URL is not set; `modelyard server` prints it")
     if problem := describe_url_problem(url):
         raise NoServer(f"PREFECT_API_URL {problem}")
-    # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Not before: Prefect reads its settings when it is imported.
-    from deployments.pool import serve
+    return env
 
-    serve(pool, limit)
+
+def worker_arguments(pool: str, env: Mapping[str, str]) -> list[str]:
+    """Return the arguments of ``prefect`` for a worker of the pool's type in this process, under a name that says so.
+
+    A pool that does not exist is not created with Prefect's open template.
+    """
+    name = f"{Holder.here()}_{uuid4().hex[:8]}".replace("/", ".")
+    arguments = ["worker", "start", "--pool", pool, "--name", name, "--no-create-pool-if-not-found"]
+    host, port = env["PREFECT_WORKER_WEBSERVER_HOST"], int(env.get("PREFECT_WORKER_WEBSERVER_PORT", "8080"))
+    try:
+        check_listenable(host, port)
+    except (OSError, OverflowError) as error:
+        remedy = "set PREFECT_WORKER_WEBSERVER_PORT to another one"
+        print(f"warning: no health endpoint: {describe_listen_error(host, port, error, remedy)}", flush=True)
+        return arguments
+    return [*arguments, "--with-healthcheck"]

@@ -11,10 +11,11 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, Protocol, TypeVar
+from uuid import UUID
 
 from prefect import Task, get_run_logger
 from prefect.client.schemas.objects import FlowRun, State
@@ -22,7 +23,6 @@ from prefect.context import FlowRunContext
 from prefect.states import Completed, Failed
 
 from flows.forms import run_parameters
-from flows.own_state import run_unless_ended
 from flows.parameters import ShiftSettings
 from modelyard.reconcile.cadence import Cadence, Slot, shift_cadence
 from modelyard.reconcile.report import TickReport
@@ -30,6 +30,9 @@ from tasks.journal import Journal
 
 RELEASE_TIMEOUT = 5.0
 """Seconds giving up the Lease may take; after that it expires by itself."""
+STANDBY_AFTER = 1.0
+"""Seconds after which a shift that waits for the Lease claims to be the standby, and from one such try to the next."""
+STANDBY_PATIENCE = 60.0
 RETRY_PAUSE = 5.0
 """Seconds between tries when the cluster cannot be reached at all."""
 CLOCKS_DIFFER = 60.0
@@ -59,6 +62,9 @@ class LeaseHandle(Protocol):
     async def release(self) -> None:
         """Give the claim up at once, so that a successor need not wait for it to expire."""
 
+    def standby(self) -> LeaseHandle:
+        """Return the claim to be the standby while this one is waited for; not yet acquired."""
+
 
 class NoLease:
     """For a dry run, which writes nothing and so must neither wait for a writer nor keep one out."""
@@ -72,6 +78,10 @@ class NoLease:
 
     async def release(self) -> None:
         """Nothing to give up."""
+
+    def standby(self) -> NoLease:
+        """Return itself: nobody waits for it."""
+        return self
 
 
 class LeaseLost(Exception):
@@ -102,8 +112,11 @@ class Turn:
 class BatchLifecycle(Protocol):
     """What a shift runs: everything of its kinds at once, tick by tick, over connections that stay open."""
 
-    def lease(self, name: str, namespace: str | None = None) -> LeaseHandle:
-        """The Lease of this name; not yet acquired. Once asked for, nothing is written unless it is held."""
+    def lease(self, name: str, namespace: str | None = None, token: str = "") -> LeaseHandle:
+        """The Lease of this name, to be held with this token; not yet acquired.
+
+        Once asked for, nothing is written unless it is held.
+        """
 
     async def tick(self, turn: Turn) -> TickReport:
         """Look, work out what should be written, write it, say why: each a task, given to ``turn.run``."""
@@ -157,6 +170,7 @@ class Shift:
         log: Log,
         writes: bool = True,
         late_by: float = 0.0,
+        run: UUID | None = None,
     ) -> None:
         self.settings = settings
         self.report = ShiftReport()
@@ -164,6 +178,7 @@ class Shift:
         self._writes = writes
         self._log = log
         self._late_by = late_by
+        self._token = run.hex if run else ""
         self._journal = Journal(table, settings.table_every_ticks, log)
         self._lease: LeaseHandle = NoLease()
         self._said: set[str] = set()
@@ -188,8 +203,8 @@ class Shift:
             if lifecycle is None:
                 return self.report
             if self._writes:
-                self._lease = lifecycle.lease(s.lease_name, s.lease_namespace)
-            stack.push_async_callback(self._release)
+                self._lease = lifecycle.lease(s.lease_name, s.lease_namespace, self._token)
+            stack.push_async_callback(self._release, self._lease)
             await self._tick_until(lifecycle, cadence, deadline)
         return self.report
 
@@ -275,7 +290,31 @@ class Shift:
                 return None
 
     async def _wait_for_lease(self, deadline: float) -> bool:
-        """Hot standby: True once the Lease is ours, False when the shift is over first."""
+        """Hot standby: True once the Lease is ours, False when the shift is over first.
+
+        Meanwhile the shift renews the Lease of the standby, by which supervision sees that it lives.
+        """
+        standby = asyncio.create_task(self._stand_by()) if self.settings.shift_seconds else None
+        try:
+            return await self._contend(deadline)
+        finally:
+            if standby is not None:
+                standby.cancel()
+                await asyncio.gather(standby, return_exceptions=True)
+
+    async def _stand_by(self) -> None:
+        await asyncio.sleep(STANDBY_AFTER)
+        lease = self._lease.standby()
+        try:
+            while True:
+                with suppress(Exception):  # it is tried again, and no standby is better than no writer
+                    if not lease.held:
+                        await lease.acquire(STANDBY_PATIENCE)
+                await asyncio.sleep(STANDBY_AFTER)
+        finally:
+            await self._release(lease)
+
+    async def _contend(self, deadline: float) -> bool:
         s = self.settings
         name, patience = s.lease_name, max(1.0, s.interval_seconds)
         self._log.info("Waiting for the lease %s", name)
@@ -311,18 +350,13 @@ class Shift:
             self._said.add(what)
             self._log.error("%s; trying again until the shift ends", self.report.obstacle)
 
-    async def _release(self) -> None:
+    async def _release(self, lease: LeaseHandle) -> None:
         # Also runs while the process is being told to stop, so it must not take long.
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT):
-                await self._lease.release()
+                await lease.release()
         except Exception as error:
-            self._log.warning(
-                "The lease %s could not be given up (%s: %s); it expires by itself",
-                self.settings.lease_name,
-                type(error).__name__,
-                error,
-            )
+            self._log.warning("A lease could not be released and expires by itself (%r)", error)
 
 
 def table_key(flow: str, lease_name: str, what: str) -> str:
@@ -341,11 +375,9 @@ async def run_shift(settings: ShiftSettings, opener: Opener, *, table: str, writ
     if settings.is_stale(late_by):
         return Completed(name="Skipped", message=f"{late_by:.0f} s late: its moment has passed, a newer run is due")
     on_schedule = late_by if is_on_schedule(run) else 0.0
-    shift = Shift(settings, opener, table=table, log=get_run_logger(), writes=writes, late_by=on_schedule)
-    if run is None:
-        return final_state(await shift.run())
-    ended = await run_unless_ended(shift.run(), run.id, get_run_logger())
-    return final_state(ended) if isinstance(ended, ShiftReport) else ended
+    identity = run.id if run else None
+    shift = Shift(settings, opener, table=table, log=get_run_logger(), writes=writes, late_by=on_schedule, run=identity)
+    return final_state(await shift.run())
 
 
 def shift_name(what: str) -> str:

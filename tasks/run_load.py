@@ -32,9 +32,9 @@ _NOT_ENDED = FlowRunFilterState(
 
 
 async def read_load(client: PrefectClient, deployments: Iterable[str]) -> RunLoad:
-    """Return the runs in the work queue ``RUNS`` of the pools of these deployments (``FLOW/NAME``) that have not ended.
+    """Return the unfinished runs in the work queue ``RUNS`` of the pools of these deployments (``FLOW/NAME``).
 
-    The places are the concurrency limit of the queue.
+    Planned runs of a schedule take no places yet. The places are the concurrency limit of the queue.
     """
     declared = await read_deployments(client, deployments)
     names = {deployment.id: name for name, deployment in declared.items()}
@@ -55,15 +55,25 @@ async def read_load(client: PrefectClient, deployments: Iterable[str]) -> RunLoa
         runs += page
         if len(page) < PAGE:
             break
-    return RunLoad([active_run(run, names) for run in runs], limits)
+    return RunLoad([active_run(run, names) for run in runs if not is_planned(run)], limits)
 
 
 def active_run(run: FlowRun, deployments: Mapping[UUID, str]) -> ActiveRun:
-    """Return what a run counts for: its deployment, and the namespaces of the objects that its parameters name."""
+    """Return what a run counts for: its deployment, and the namespaces of the objects that its parameters name.
+
+    One that a user created names one object, by ``namespace`` and ``name``.
+    """
     deployment = deployments.get(run.deployment_id, "") if run.deployment_id else ""
     objects = run.parameters.get("objects")
-    namespaces = frozenset(str(name).rpartition("/")[0] for name in objects) if isinstance(objects, list) else ()
-    return ActiveRun(deployment, frozenset(namespaces), queued=run.state is None or run.state.is_scheduled())
+    if not isinstance(objects, list):
+        objects = [f"{namespace}/"] if (namespace := run.parameters.get("namespace")) else []
+    namespaces = frozenset(str(name).rpartition("/")[0] for name in objects)
+    return ActiveRun(deployment, namespaces, queued=run.state is None or run.state.is_scheduled())
+
+
+def is_planned(run: FlowRun) -> bool:
+    """Return whether a schedule has planned the run for later."""
+    return run.auto_scheduled and run.state is not None and run.state.name == "Scheduled"
 
 
 async def read_deployments(client: PrefectClient, names: Iterable[str]) -> dict[str, DeploymentResponse]:

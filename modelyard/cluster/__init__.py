@@ -19,13 +19,14 @@ from modelyard.cluster.errors import (
     UnknownKind as UnknownKind,
 )
 from modelyard.cluster.holder import Holder as Holder
-from modelyard.cluster.lease import Lease as Lease
+from modelyard.cluster.lease import Lease as Lease, standby_name as standby_name
 from modelyard.cluster.objects import (
     Object as Object,
     ObjectList as ObjectList,
     ScaleSubresource as ScaleSubresource,
     WatchEvent as WatchEvent,
 )
+from modelyard.cluster.renewals import Renewal as Renewal, RenewalMonitor as RenewalMonitor
 from modelyard.objects.kinds import (
     CONFIG_MAPS as CONFIG_MAPS,
     CRDS as CRDS,

@@ -16,7 +16,7 @@ _IDENTITY = re.compile(
 
 
 class Holder(NamedTuple):
-    """A process that asks for a Lease. Its text, with a random part behind it, is the identity in the Lease."""
+    """A process that asks for a Lease. Its text, with a token behind it, is the identity in the Lease."""
 
     name: str
     """The pod as namespace/name, where that is known; else the host."""

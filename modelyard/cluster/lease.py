@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 SETTLE_AFTER = 2.0
 """Seconds after the end of a holder's process until the server has carried out, or refused, what that had sent."""
+STANDBY_RETRY = 2.0
+"""Seconds from one try to become the standby to the next."""
 _ATTEMPTS = 5
 """Tries against others who change the same object, before one renewal or release counts as failed."""
 
@@ -43,9 +45,10 @@ _ATTEMPTS = 5
 class Lease:
     """One contender for one Lease object. Use one instance per process and purpose.
 
-    ``holder`` names the contender (the text of a ``Holder``: others may look whether it lives); a random suffix makes
-    the identity unique, so that a restarted process never takes its predecessor's lease for its own. It is renewed
-    every third of the duration, overdue after half, and the safety margin is a fifth of it (in seconds).
+    ``holder`` names the contender (the text of a ``Holder``: others may look whether it lives). ``token`` (hexadecimal
+    digits, by default random ones) is what it holds the lease for: it makes the identity unique, so that a restarted
+    process never takes its predecessor's lease for its own. The lease is renewed every third of the duration, overdue
+    after half, and the safety margin is a fifth of it (in seconds).
     """
 
     def __init__(
@@ -56,11 +59,12 @@ class Lease:
         holder: str,
         duration_seconds: int = 15,
         retry_every: float = 1.0,
+        token: str = "",
     ) -> None:
         self._cluster = cluster
         self.name = name
         self.namespace = namespace
-        self.identity = f"{holder}_{uuid.uuid4().hex[:8]}"
+        self.identity = f"{holder}_{token or uuid.uuid4().hex[:8]}"
         self.duration = duration_seconds
         self.margin = duration_seconds / 5
         self.renew_every = duration_seconds / 3
@@ -103,6 +107,13 @@ class Lease:
         """Who else holds it and was seen to renew it in time; ``""`` for nobody, and for one that may be dead."""
         alive = self.observed_holder == self._seen_alive != self.identity
         return self._seen_alive if alive and self._silence() < self.overdue_after else ""
+
+    def standby(self) -> Lease:
+        """Return the same contender's lease to be the standby, for as long as it waits for this one."""
+        holder, _, token = self.identity.rpartition("_")
+        return Lease(
+            self._cluster, standby_name(self.name), self.namespace, holder, self.duration, STANDBY_RETRY, token
+        )
 
     async def acquire(self, timeout: float | None = None) -> bool:
         """Take the lease and keep it renewed in the background. ``False``: ``timeout`` seconds passed first.
@@ -263,7 +274,7 @@ class Lease:
             if time.monotonic() - self._seen_dead_at >= self.settle_after:
                 return True
             # On this machine its clock is ours, so that who has just begun to look need not wait to see it silent.
-            return max(self._silence(), _age(self._observed.get("renewTime"))) >= self.overdue_after
+            return max(self._silence(), seconds_since(self._observed.get("renewTime"))) >= self.overdue_after
         if self._silence() < self.overdue_after:
             return False
         namespace, _, name = holder.name.rpartition("/")
@@ -319,12 +330,17 @@ class Lease:
         return max(0.5, self.duration / 5)
 
 
-def _micro_time() -> str:
-    return datetime.now(UTC).strftime(_MICRO_TIME)
+def standby_name(name: str) -> str:
+    """Return the name of the standby's lease. Names of leases in parameters have no dots, so it is no shard's."""
+    return f"{name}.standby"
 
 
-def _age(moment: object) -> float:
-    """Seconds from a moment of this machine's clock until now; 0 for what is none."""
+def seconds_since(moment: object) -> float:
+    """Return the seconds from a moment of this machine's clock until now; 0 for what is none."""
     with suppress(ValueError):
         return (datetime.now(UTC) - datetime.strptime(str(moment), _MICRO_TIME).replace(tzinfo=UTC)).total_seconds()
     return 0.0
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime(_MICRO_TIME)

@@ -76,9 +76,9 @@ class Reconciler:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def lease(self, name: str, namespace: str | None = None) -> Lease:
+    def lease(self, name: str, namespace: str | None = None, token: str = "") -> Lease:
         """The Lease that makes this the one writer. Once asked for, nothing is written unless it is held."""
-        self._lease = Lease(self.cluster, name, namespace or "default", str(Holder.here()))
+        self._lease = Lease(self.cluster, name, namespace or "default", str(Holder.here()), token=token)
         return self._lease
 
     async def wait_for_change(self, timeout: float) -> bool:

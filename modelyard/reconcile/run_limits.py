@@ -2,7 +2,8 @@
 
 A worker starts queued runs in the order of their creation, whoever they are for. So only a few runs are created ahead
 of the places in which they run: then the order of creation is the order of starting, and a namespace whose first object
-becomes due waits for at most one run of each other namespace. All lifecycles share the places and the order.
+becomes due waits for at most one run of each other namespace. All lifecycles share the places and the order. Runs that
+a user or a schedule creates take places like any other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 RUNS = "runs"
-"""Work queue of the runs that the reconcile shift creates, and of no others (``deployments/queues.py``)."""
+"""Work queue of the runs of lifecycles, whoever creates them (``deployments/queues.py``)."""
 PLACES = 5
 """Runs that are carried out at a time, where the work queue has no concurrency limit."""
 

@@ -105,10 +105,10 @@ class Controller:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def lease(self, name: str, namespace: str | None = None) -> Lease:
+    def lease(self, name: str, namespace: str | None = None, token: str = "") -> Lease:
         """The Lease that makes this the one writer. Once asked for, ``actuate`` writes only while it is held."""
         home = namespace or self.fleet_settings.controller_namespace
-        self._lease = Lease(self.cluster, name, home, str(Holder.here()))
+        self._lease = Lease(self.cluster, name, home, str(Holder.here()), token=token)
         return self._lease
 
     def _may_write_for(self) -> float:

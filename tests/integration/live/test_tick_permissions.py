@@ -198,6 +198,9 @@ async def test_ticks_need_exactly_the_rights_of_the_manifests(
     async with Controller(settings) as loop:
         lease = loop.lease("modelyard-autoscale")
         assert await lease.acquire(120)
+        standby = lease.standby()
+        assert await standby.acquire(120)
+        await standby.release()
         tick = await run_tick(loop)
         moved = {(ref.kind, ref.key.name): counts for (ref, _), counts in tick.outcome.scaled.items()}
         assert set(moved) == {(VARIANTS.kind, "llama"), (VARIANTS.kind, "ordered"), (BINDINGS.kind, "bound")}

@@ -98,6 +98,9 @@ class FileLease:
             self._file.close()
             self._file = None
 
+    def standby(self) -> FileLease:
+        return FileLease(self.path.with_suffix(".standby"))
+
 
 def changed() -> SimpleNamespace:
     """Return a record of a workload whose size is to change, as far as a task describes it."""
@@ -150,7 +153,7 @@ class Recording:
     async def __aexit__(self, *_: object) -> None:
         self.note("close")
 
-    def lease(self, name: str, namespace: str | None = None, duration_seconds: int = 15) -> Any:
+    def lease(self, name: str, namespace: str | None = None, token: str = "") -> Any:
         self._lock = FileLease(self.record.with_name(f"{name}.lock"), int(self.options.get("refuse", "0")))
         return self._lock
 

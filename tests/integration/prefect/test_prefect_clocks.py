@@ -14,8 +14,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect_support import until
 
-from deployments.pool import server_time
 from deployments.server import PrefectServer
+from deployments.supervision import read_clock
 from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 
@@ -62,6 +62,7 @@ async def test_a_worker_whose_clock_is_wrong_starts_what_is_due_by_the_servers(
     async with PrefectWorker(prefect_server.api_url, tmp_path, pool=pool, extra=extra) as worker:
         await until(ended, "the run that is due is started")
         assert "whose time counts; set it" in worker.child.log.read_text()
-    runs, now = await planned(), await server_time(client)
+    now, _ = await read_clock(client)
+    runs = await planned()
     assert all(run.state is not None and run.state.is_scheduled() for run in runs if run.expected_start_time > now)
     await client.delete_deployment(deployment)

@@ -20,7 +20,7 @@ from uuid import UUID
 import httpx
 import pytest
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -31,16 +31,17 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.states import Cancelling, Pending
+from prefect.states import Cancelling, Pending, Running, Scheduled
 from prefect.workers.process import ProcessWorker
 from prefect_support import STAGES, Parameters, ticks_of, until
 from recording_loop import FileLease, recorded
 
 from deployments import automations, checks, queues
 from deployments.bootstrap import bootstrap, deploy, deployment_names, write_with_parameters
-from deployments.pool import AGAIN, LATE_AFTER, STUCK_AFTER, Amiss, Patience, put_right
+from deployments.pool_issues import LATE_AFTER, RETRY_AFTER, STARTED_WITHIN, UNRESPONSIVE, PoolIssues
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
+from deployments.supervision import Supervision
 from deployments.work_pool import TEMPLATES, OpenWorkPool, create_work_pool
 from deployments.worker import POOL, PrefectWorker
 
@@ -248,13 +249,13 @@ async def test_what_is_stuck_or_late_is_put_right_and_the_rest_is_left(
     await client.set_flow_run_state(fresh.id, Pending(), force=True)
     old, young = [(await client.read_flow_run(run.id)).state.timestamp for run in (stuck, fresh)]
     # A minute from now: one has been pending for too long, the other not yet.
-    now = old + (young - old) / 2 + timedelta(seconds=STUCK_AFTER)
+    now = old + (young - old) / 2 + timedelta(seconds=STARTED_WITHIN)
 
-    assert await put_right(client, "nobody else", now, Patience()) == (Amiss([], [], []), [])
-    _, said = await put_right(client, "nobody", now, Patience())
+    assert await Supervision(client, "nobody else").run_once(now) == (PoolIssues([], []), [])
+    _, said = await Supervision(client, "nobody").run_once(now)
 
     names = {run.id: run.state.name for run in await runs_of(client, nobody) if run.state}
-    assert (names[stuck.id], names[fresh.id]) == ("Crashed", "Pending")
+    assert (names[stuck.id], names[fresh.id]) == (UNRESPONSIVE, "Pending")
     assert names[by_hand.id] in ("Scheduled", "Late")
     scheduled = [run for run in await runs_of(client, nobody) if run.auto_scheduled]
     late = {run.id for run in scheduled if run.expected_start_time < now - timedelta(seconds=LATE_AFTER)}
@@ -273,23 +274,23 @@ async def test_a_shift_without_runs_gets_a_writer_and_a_standby(
     for run in await runs_of(client, nobody):
         await client.delete_flow_run(run.id)
     now = datetime.now(UTC)
-    patience = Patience()
+    supervision = Supervision(client, "nobody")
 
-    async def started(now: datetime, patience: Patience) -> int:
-        _, said = await put_right(client, "nobody", now, patience)
-        assert all(line.startswith("backlog lacks a run") for line in said)
+    async def started(now: datetime, supervision: Supervision) -> int:
+        _, said = await supervision.run_once(now)
+        assert all(line.startswith("Created missing shift of backlog") for line in said)
         return len(said)
 
-    assert await started(now, patience) == 0, "nobody wants it to run"
+    assert await started(now, supervision) == 0, "nobody wants it to run"
     schedules = await client.read_deployment_schedules(nobody)
     rarely = IntervalSchedule(interval=timedelta(days=1), anchor_date=now - timedelta(hours=1))
     await client.update_deployment_schedule(nobody, schedules[0].id, schedule=rarely)
     await client.resume_deployment(nobody)
-    # Two workers look at the same time.
-    told = await asyncio.gather(*(started(now, one) for one in (patience, Patience())))
+    # Those of two workers look at the same time.
+    told = await asyncio.gather(*(started(now, each) for each in (supervision, Supervision(client, "nobody"))))
     assert max(told) == 2
     assert len(await by_hand()) == 2
-    assert await started(now + timedelta(seconds=AGAIN), patience) == 0
+    assert await started(now + timedelta(seconds=RETRY_AFTER), supervision) == 0
     assert len(await by_hand()) == 2
 
 
@@ -319,18 +320,61 @@ async def test_an_older_pool_gets_the_queues_and_a_limit_that_somebody_set_stays
     assert await queues.apply(client, "older") == [
         "shifts: created, no limit",
         "runs: updated, 5 runs at a time",
-        "manual: created, 3 runs at a time",
         "parents: updated, 7 runs at a time, paused",
     ]
     assert (await queues.apply(client, "older"))[0] == "shifts: updated, no limit", "it may be repeated"
     stored = {queue.name: queue for queue in await client.read_work_queues("older")}
     assert [queue.name for queue in sorted(stored.values(), key=lambda queue: queue.priority)] == [
-        "shifts", "runs", "manual", "parents", "default",
+        "shifts", "runs", "parents", "default",
     ]  # fmt: skip
     assert {name: queue.concurrency_limit for name, queue in stored.items()} == {
-        "shifts": None, "runs": 5, "manual": 3, "parents": 7, "default": None,
+        "shifts": None, "runs": 5, "parents": 7, "default": None,
     }  # fmt: skip
     assert stored["parents"].is_paused
+
+
+async def test_scheduled_runs_of_former_queues_are_moved_by_the_upgrade(client: PrefectClient) -> None:
+    pool = "former"
+    await create_work_pool(client, pool)
+    for name in ("manual", "runs"):
+        await client.create_work_queue(name, work_pool_name=pool)
+    deployment, other = [
+        await client.create_deployment(
+            flow_id=await client.create_flow_from_name("moving"),
+            name=name,
+            work_pool_name=pool,
+            work_queue_name="manual",
+            parameters={"name": "chat"},
+        )
+        for name in ("moving", "other")
+    ]
+    later = datetime.now(UTC) + timedelta(hours=3)
+    waiting = await client.create_flow_run_from_deployment(deployment, state=Scheduled(later), tags=["by-hand"])
+    given = {"parameters": {"name": "code"}, "idempotency_key": "BenchmarkJob/shop/code/0/1"}
+    keyed = await client.create_flow_run_from_deployment(deployment, work_queue_name="default", **given)
+    await client.create_flow_run_from_deployment(other)
+    running = await client.create_flow_run_from_deployment(deployment)
+    await client.set_flow_run_state(running.id, Running(), force=True)
+    await client.update_deployment(deployment, DeploymentUpdate(work_queue_name="runs"))
+
+    assert sorted(await queues.move_runs(client, pool)) == [
+        "default: 1 scheduled runs moved to the queues of their deployments",
+        "manual: 1 scheduled runs moved to the queues of their deployments",
+    ]
+    moved = {run.name: run for run in await runs_of(client, deployment)}
+    assert moved.keys() == {waiting.name, keyed.name, running.name}
+    assert {run.work_queue_name for run in moved.values() if run.id != running.id} == {"runs"}
+    assert moved[waiting.name].expected_start_time == waiting.expected_start_time
+    assert (moved[waiting.name].parameters, moved[waiting.name].tags) == ({"name": "chat"}, ["by-hand"])
+    assert (moved[keyed.name].parameters, moved[keyed.name].idempotency_key) == tuple(given.values())
+    assert [run.work_queue_name for run in await runs_of(client, other)] == ["manual"], "that of its deployment"
+    assert await queues.move_runs(client, pool) == [], "the former queue is kept while runs are in it"
+
+    await client.delete_deployment(other)
+    for run in await runs_of(client, deployment):
+        await client.delete_flow_run(run.id)
+    assert await queues.move_runs(client, pool) == ["manual: deleted"]
+    assert {queue.name for queue in await client.read_work_queues(pool)} == {"default", "runs"}
 
 
 @pytest.fixture(scope="session")

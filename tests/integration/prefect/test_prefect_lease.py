@@ -1,25 +1,37 @@
-"""Two shifts and one real Kubernetes Lease, on the real control plane."""
+"""Shifts and real Kubernetes Leases, on the real control plane."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from prefect import flow
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.states import Crashed, Running
 from prefect_support import until
 
+from deployments.pool_issues import UNRESPONSIVE
+from deployments.supervision import ShiftLeases, Supervision, read_clock
+from deployments.work_pool import create_work_pool
 from flows.autoscale import Autoscaling
 from flows.parameters import AutoscaleParameters
 from flows.shift import run_shift
 from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.cluster import LEASES, Cluster
+from modelyard.cluster import LEASES, Cluster, Lease, NotFound, standby_name
 from modelyard.local.stack import LocalStack
 from modelyard.reconcile.report import TickReport
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+LEASE_NAMES = ("modelyard-autoscale", standby_name("modelyard-autoscale"))
 
 
 class Recorder(Autoscaling):
@@ -43,7 +55,7 @@ class Recorder(Autoscaling):
 
 
 async def test_the_standby_takes_over_when_the_writer_hands_back_its_lease(
-    control_plane: LocalStack, monkeypatch: pytest.MonkeyPatch
+    control_plane: LocalStack, control_plane_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
     writes: list[tuple[int, float, bool]] = []
@@ -61,6 +73,13 @@ async def test_the_standby_takes_over_when_the_writer_hands_back_its_lease(
     first = asyncio.create_task(shift(4, return_state=True))
     await until(writing, "the first shift writes")
     second = asyncio.create_task(shift(15, return_state=True))
+
+    async def holders() -> list[str]:
+        found = await asyncio.gather(*(read_holder(control_plane_cluster, name, "default") for name in LEASE_NAMES))
+        return list(found) if all(found) else []
+
+    writer, standby = await until(holders, "the second shift is the standby")
+    assert writer != standby
     states = await asyncio.gather(first, second)
     assert [state.name for state in states] == ["Completed", "Completed"]
     assert all("0 failed" in (state.message or "") for state in states)
@@ -68,6 +87,17 @@ async def test_the_standby_takes_over_when_the_writer_hands_back_its_lease(
     assert owners == sorted(owners, key=owners.index), "the writers did not take turns"
     assert len(set(owners)) == 2
     assert all(held for _, _, held in writes)
+    assert {UUID(writer), UUID(standby)} == {state.state_details.flow_run_id for state in states}
+    assert await holders() == [], "both are released"
+
+
+async def read_holder(cluster: Cluster, name: str, namespace: str) -> str:
+    """Return the token of the holder of a Lease; empty: nobody holds it."""
+    try:
+        spec = (await cluster.get(LEASES, name, namespace))["spec"]
+    except NotFound:
+        return ""
+    return str(spec.get("holderIdentity") or "").rpartition("_")[2]
 
 
 async def test_a_single_tick_follows_a_writer_that_died(
@@ -88,3 +118,66 @@ async def test_a_single_tick_follows_a_writer_that_died(
     state = await once(return_state=True)
     assert (state.name, state.message) == ("Completed", "1 ticks, 0 failed, 0 scaled")
     assert [held for _, _, held in writes] == [True]
+
+
+@flow
+def nothing() -> None:
+    """Nothing: its runs are only marked."""
+
+
+async def test_supervision_goes_by_the_leases_whatever_prefect_says(
+    control_plane: LocalStack,
+    control_plane_cluster: Cluster,
+    namespace: str,
+    client: PrefectClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    await create_work_pool(client, "leases")
+    rarely = IntervalSchedule(interval=timedelta(days=1), anchor_date=datetime.now(UTC) - timedelta(hours=1))
+    deployment = await client.create_deployment(
+        await client.create_flow(nothing),
+        "shifts",
+        work_pool_name="leases",
+        schedules=[DeploymentScheduleCreate(schedule=rarely)],
+        parameters={"shift_seconds": 600, "lease_name": "shifts", "lease_namespace": namespace},
+    )
+    writer, standby = [await client.create_flow_run_from_deployment(deployment) for _ in range(2)]
+    await client.set_flow_run_state(writer.id, Crashed(name=UNRESPONSIVE), force=True)
+    await client.set_flow_run_state(standby.id, Running(), force=True)
+    lease = Lease(control_plane_cluster, "shifts", namespace, "elsewhere", token=writer.id.hex)
+    waiting = Lease(control_plane_cluster, "shifts.standby", namespace, "elsewhere", 3, token=standby.id.hex)
+    assert await lease.acquire(0)
+    assert await waiting.acquire(0)
+
+    async def runs() -> dict[UUID, str]:
+        chosen = DeploymentFilter(id=DeploymentFilterId(any_=[deployment]))
+        found = await client.read_flow_runs(deployment_filter=chosen)
+        return {run.id: run.state.name for run in found if run.state and not run.auto_scheduled}
+
+    async with ShiftLeases() as leases:
+        supervision = Supervision(client, "leases", leases)
+
+        async def repairs() -> list[str]:
+            now, _ = await read_clock(client)
+            return (await supervision.run_once(now))[1]
+
+        (repair,) = await repairs()
+        assert repair.endswith("to Running: Heartbeats were missing, but the run renews its Lease")
+        assert await runs() == {writer.id: "Running", standby.id: "Running"}
+        assert await repairs() == []
+        # Its process ends, on a machine that this one does not see: the record stays as it is.
+        record = await control_plane_cluster.get(LEASES, "shifts.standby", namespace)
+        await waiting.release()
+        current = await control_plane_cluster.get(LEASES, "shifts.standby", namespace)
+        await control_plane_cluster.replace(LEASES, {**current, "spec": record["spec"]})
+
+        async def replaced() -> bool:
+            await repairs()
+            states = await runs()
+            return states[standby.id] == UNRESPONSIVE and len(states) == 3
+
+        await until(replaced, "the standby is replaced")
+        assert (await runs())[writer.id] == "Running"
+    await lease.release()
+    await client.delete_deployment(deployment)

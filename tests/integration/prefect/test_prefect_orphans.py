@@ -14,7 +14,7 @@ from prefect.states import Running
 from prefect_support import until
 
 from deployments.orphans import SURE_AFTER, OrphanSearch
-from deployments.pool import server_time
+from deployments.supervision import read_clock
 from deployments.work_pool import create_work_pool
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -39,7 +39,7 @@ async def test_a_run_of_another_machine_has_ended_once_its_worker_and_it_have_be
         await client.update_flow_run_labels(run.id, {"prefect.worker.name": "elsewhere"})
     await client.send_worker_heartbeat(POOL, "elsewhere", heartbeat_interval_seconds=1)
     # Ten minutes from now.
-    now = await server_time(client) + timedelta(minutes=10)
+    now = (await read_clock(client))[0] + timedelta(minutes=10)
     heartbeat = Event(
         event="prefect.flow-run.heartbeat",
         resource=Resource({"prefect.resource.id": f"prefect.flow-run.{alive.id}"}),
@@ -51,7 +51,7 @@ async def test_a_run_of_another_machine_has_ended_once_its_worker_and_it_have_be
 
     async def orphans() -> list[UUID]:
         runs = [await client.read_flow_run(run.id) for run in (dead, alive, unclaimed)]
-        return [run.id for run in await search.find(client, POOL, runs, now)]
+        return list(await search.find(client, POOL, runs, now))
 
     async def offline() -> bool:
         (worker,) = await client.read_workers_for_work_pool(POOL)

@@ -29,10 +29,10 @@ from prefect.states import Crashed
 from prefect_support import until
 
 from deployments import queues
+from deployments.pool_issues import UNRESPONSIVE
 from deployments.server import PrefectServer
 from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
-from flows.own_state import UNRESPONSIVE
 from flows.parameters import ReconcileParameters
 from flows.reconcile import Reconciling, reconcile
 from flows.shift import run_shift

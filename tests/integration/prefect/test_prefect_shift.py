@@ -40,7 +40,6 @@ from prefect_support import STAGES, Parameters, ticks_of, until
 from recording_controller import autoscale
 from recording_loop import FileLease, recorded
 
-from deployments import automations
 from deployments.profile import WORKER_PROFILE, environment, free_port
 from deployments.server import PrefectServer
 from flows.parameters import AutoscaleParameters
@@ -323,53 +322,6 @@ def test_a_shift_told_to_stop_gives_up_its_lease(
     stages = [entry["stage"] for entry in recorded(record)]
     assert stages == ["open", "collect", "decide", "actuate", "close"]
     assert recorded(record)[-1]["held"] is False
-
-
-def process_of_a_shift(parameters: AutoscaleParameters, name: str, server: PrefectServer) -> subprocess.Popen[bytes]:
-    """A shift in a process of its own, which looks at its state all the time."""
-    program = (
-        "import asyncio, recording_loop, flows.own_state as own; own.EVERY = 0.2; given = "
-        f"{parameters.model_dump(mode='json')!r}; flow = recording_loop.autoscale.with_options(flow_run_name={name!r});"
-        "asyncio.run(flow(**given))"
-    )
-    home = {"PREFECT_API_URL": server.api_url, "PREFECT_HOME": str(server.home)}
-    return subprocess.Popen([sys.executable, "-c", program], env=environment(WORKER_PROFILE, home))
-
-
-@pytest.mark.parametrize(("by", "ends_in"), [("the zombie automation", "Running"), ("somebody", "Superseded")])
-async def test_a_shift_that_was_halted_and_marked_as_crashed_corrects_its_state_or_stops(
-    parameters: Parameters, record: Path, prefect_server: PrefectServer, client: PrefectClient, by: str, ends_in: str
-) -> None:
-    name = uuid.uuid4().hex
-    process = process_of_a_shift(parameters(shift_seconds=60), name, prefect_server)
-    named = FlowRunFilter(name=FlowRunFilterName(any_=[name]))
-
-    async def count(more_than: int = 0) -> int:
-        ticks = len(ticks_of(record))
-        return ticks if ticks > more_than else 0
-
-    async def state() -> State | None:
-        (run,) = await client.read_flow_runs(flow_run_filter=named)
-        return run.state if run.state and run.state.name == ends_in else None
-
-    try:
-        await until(count, "the first tick")
-        process.send_signal(signal.SIGSTOP)
-        (run,) = await client.read_flow_runs(flow_run_filter=named)
-        (action,) = automations.load()[0].actions
-        mark = State(type=action.state, name=action.name if by == "the zombie automation" else None)
-        await client.set_flow_run_state(run.id, mark)
-        process.send_signal(signal.SIGCONT)
-        await until(state, f"the run is {ends_in}")
-        corrected = await count()
-        if ends_in == "Running":
-            await until(lambda: count(corrected), "it ticks on")
-        else:
-            assert process.wait(timeout=120) == 0
-            assert recorded(record)[-1] == {**recorded(record)[-1], "stage": "close", "held": False}
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import AwaitingRetry, Cancelling, Late, Pending, Running, Scheduled
 
 from modelyard.reconcile.run_limits import ActiveRun
-from tasks.run_load import active_run
+from tasks.run_load import active_run, is_planned
 
 DELIVER = uuid4()
 
@@ -22,6 +22,7 @@ DELIVER = uuid4()
         ({"objects": ["/base-model"]}, {""}),
         ({"namespace": "shop", "objects": []}, set()),
         ({"trace": "day.csv"}, set()),
+        ({"name": "chat", "namespace": "shop"}, {"shop"}),
         ({"objects": "shop/chat"}, set()),
         ({"objects": [None, 3, "shop/chat"]}, {"", "shop"}),
     ],
@@ -46,3 +47,10 @@ def test_a_run_counts_for_the_namespaces_of_its_objects(parameters: dict[str, An
 def test_a_run_takes_its_place_when_a_worker_has_claimed_it(state: State[Any] | None, queued: bool) -> None:
     run = FlowRun(flow_id=uuid4(), state=state)
     assert active_run(run, {}) == ActiveRun("", frozenset(), queued)
+
+
+def test_planned_runs_of_a_schedule_take_no_places() -> None:
+    states = [Scheduled(), Late(), Pending(), AwaitingRetry()]
+    runs = [FlowRun(flow_id=uuid4(), state=state, auto_scheduled=True) for state in states]
+    assert [is_planned(run) for run in runs] == [True, False, False, False]
+    assert not is_planned(FlowRun(flow_id=uuid4(), state=Scheduled()))

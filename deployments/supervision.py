@@ -1,0 +1,251 @@
+"""Supervision of a work pool: a small process next to every worker, over the public API of Prefect and Kubernetes.
+
+Every few seconds it reads the unfinished runs of the pool and repairs what Prefect leaves behind (``pool_issues``). It
+is no flow run, so that it never depends on a shift that it looks after. Several may run: a repair that another process
+has made is refused by the server or has the same idempotency key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectNotFound
+from prefect.logging import get_logger
+from prefect.logging.configuration import setup_logging
+
+from deployments.checks import UNKNOWN
+from deployments.orphans import OrphanSearch, processes_of_runs
+from deployments.parents import resume_parents
+from deployments.pool_issues import RETRY_AFTER, SOON, PoolIssues, Renewals, ShiftBackoff, find_issues, shift_seconds
+from deployments.worker import MAX_CLOCK_SKEW
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.cluster import Cluster, ClusterError, ClusterSettings, Renewal, RenewalMonitor, standby_name
+from modelyard.objects import Key
+
+INTERVAL = 5.0
+"""Seconds from one pass to the next."""
+RECOVERY_INTERVAL = 1.0
+"""Seconds until the next pass while the Prefect server does not answer: late runs are cancelled before workers poll."""
+PASS_TIMEOUT = 30.0
+PAGE = 200
+
+_UNFINISHED = FlowRunFilterStateType(
+    any_=[StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+)
+
+
+class Supervision:
+    """Supervision of one pool. Without ``leases``, Prefect alone says which shifts live."""
+
+    def __init__(self, client: PrefectClient, pool: str, leases: ShiftLeases | None = None) -> None:
+        self._client = client
+        self._pool = pool
+        self._leases = leases
+        self._backoff = ShiftBackoff()
+        self._orphans = OrphanSearch()
+
+    async def run_once(self, now: datetime) -> tuple[PoolIssues, list[str]]:
+        """Repair the runs of the pool; return what was found, and a sentence for each repair."""
+        shifts = await _read_shifts(self._client, self._pool)
+        renewals = await self._leases.read(shifts) if self._leases else {}
+        runs = await _read_runs(self._client, self._pool, now, renewals)
+        processes = processes_of_runs()
+        orphans = await self._orphans.find(self._client, self._pool, runs, now, processes)
+        issues = find_issues(runs, shifts, now, renewals, orphans, processes)
+        repairs = [await self._set_state(run, state) for run, state in issues.states]
+        repairs += await resume_parents(self._client, self._pool, now)
+        for shift, lacking in self._backoff.allow(issues.missing, now):
+            for number in range(lacking):
+                # The same key for all who look at the same time, so that several processes create one run.
+                run = await self._client.create_flow_run_from_deployment(
+                    shift.id,
+                    name=f"missing shift of {shift.name}",
+                    idempotency_key=f"missing/{shift.id}/{now.timestamp() // RETRY_AFTER}/{number}",
+                )
+                repairs.append(f"Created {run.name} ({run.id}): it lacks a writer or a standby")
+        return issues, repairs
+
+    async def _set_state(self, run: FlowRun, state: State[Any]) -> str:
+        """Propose a state; the server refuses it for a run that has moved on."""
+        result = await self._client.set_flow_run_state(run.id, state, force=state.is_running())
+        accepted = result.state is not None and result.state.type == state.type
+        return f"Set {run.name} ({run.id}) to {state.name}: {state.message if accepted else 'refused, it has moved on'}"
+
+
+class ShiftLeases:
+    """The Leases of shifts, as the cluster shows them."""
+
+    def __init__(self) -> None:
+        self._monitor = RenewalMonitor()
+        self._stack = AsyncExitStack()
+        self._cluster: Cluster | None = None
+        self._obstacle = ""
+
+    async def __aenter__(self) -> ShiftLeases:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def read(self, shifts: Sequence[DeploymentResponse]) -> Renewals:
+        """Return who renews the Leases of each shift; no entry where that is not known."""
+        names = {shift.id: lease for shift in shifts if (lease := _lease_of(shift)) is not None}
+        both = [key for lease in names.values() for key in (lease, _standby_of(lease))]
+        try:
+            if self._cluster is None:
+                self._cluster = await self._stack.enter_async_context(Cluster.connect(ClusterSettings()))
+            holders = await self._monitor.look(self._cluster, both)
+        except (ClusterError, OSError) as error:
+            if str(error) != self._obstacle:
+                self._obstacle = str(error)
+                get_logger("supervision").warning("Shifts are judged by Prefect alone: no Lease can be read: %s", error)
+            return {}
+        self._obstacle = ""
+        return {
+            shift: dict(holders[key] for key in (lease, _standby_of(lease)) if key in holders)
+            for shift, lease in names.items()
+        }
+
+
+def _lease_of(shift: DeploymentResponse) -> Key | None:
+    """Return the Lease of a shift's writer, by its parameters and their defaults; none for a dry run."""
+    fields = (shift.parameter_openapi_schema or {}).get("properties") or {}
+    given = {name: field["default"] for name, field in fields.items() if "default" in field} | shift.parameters
+    fleet = FleetSettings.model_validate(given.get("fleet") or {})
+    if fleet.dry_run or not given.get("lease_name"):
+        return None
+    return Key(given.get("lease_namespace") or fleet.controller_namespace, given["lease_name"])
+
+
+def _standby_of(lease: Key) -> Key:
+    return lease._replace(name=standby_name(lease.name))
+
+
+async def _read_runs(client: PrefectClient, pool: str, now: datetime, renewals: Renewals) -> list[FlowRun]:
+    """Read the unfinished runs that are in progress or due, and finished ones that still renew a Lease."""
+    due = FlowRunFilter(
+        state=FlowRunFilterState(type=_UNFINISHED),
+        expected_start_time=FlowRunFilterExpectedStartTime(before_=now + timedelta(seconds=SOON)),
+    )
+    runs: list[FlowRun] = []
+    while True:
+        page = await client.read_flow_runs(
+            flow_run_filter=due,
+            work_pool_filter=_named(pool),
+            sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+            limit=PAGE,
+            offset=len(runs),
+        )
+        runs += page
+        if len(page) < PAGE:
+            break
+    fresh = {token for held in renewals.values() for token, renewal in held.items() if renewal is Renewal.FRESH}
+    if hidden := fresh - {run.id.hex for run in runs}:
+        named = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(token) for token in hidden if len(token) == 32]))
+        runs += await client.read_flow_runs(flow_run_filter=named, work_pool_filter=_named(pool))
+    return runs
+
+
+async def _read_shifts(client: PrefectClient, pool: str) -> list[DeploymentResponse]:
+    """Read the deployments of the pool that are scheduled as shifts."""
+    return [
+        deployment
+        for deployment in await client.read_deployments(work_pool_filter=_named(pool), limit=PAGE)
+        if not deployment.paused
+        and any(schedule.active for schedule in deployment.schedules)
+        and shift_seconds(deployment.parameters) > 0
+    ]
+
+
+def _named(pool: str) -> WorkPoolFilter:
+    return WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+
+
+async def read_clock(client: PrefectClient) -> tuple[datetime, float]:
+    """Return the Prefect server's time, and the seconds by which this machine's clock is certainly ahead of it.
+
+    States of runs and schedules go by the server's time: a machine whose clock is wrong must not take the runs of other
+    machines for dead or late.
+    """
+    before = datetime.now(UTC)
+    date = (await client.hello()).headers.get("Date", "")
+    after = datetime.now(UTC)
+    try:
+        now = parsedate_to_datetime(date).astimezone(UTC)
+    except ValueError:  # a proxy that does not send it
+        return after, 0.0
+    ahead, behind = (before - now).total_seconds() - 1, (after - now).total_seconds()
+    return now, max(ahead, 0.0) + min(behind, 0.0)
+
+
+def run(pool: str, report: int | None = None) -> None:
+    """Supervise a pool until a signal says otherwise.
+
+    With ``report`` this is the supervision of the worker in its parent process, and ends with it. Once the first pass
+    is done, the seconds by which this machine's clock is ahead are written to that file descriptor.
+    """
+    setup_logging()
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_run(pool, report))
+
+
+async def _run(pool: str, report: int | None) -> None:
+    log, worker = get_logger("supervision"), os.getppid()
+    obstacle, begun_ahead = "", None
+    async with get_client() as client, ShiftLeases() as leases:
+        supervision = Supervision(client, pool, leases)
+        while report is None or os.getppid() == worker:
+            pause = INTERVAL
+            try:
+                async with asyncio.timeout(PASS_TIMEOUT):
+                    now, ahead = await read_clock(client)
+                    if begun_ahead is None:
+                        await client.read_work_pool(pool)
+                    _, repairs = await supervision.run_once(now)
+            except ObjectNotFound:
+                sys.exit(f"error: there is no work pool {pool}; `modelyard bootstrap` creates it")
+            except Exception as error:
+                if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
+                    sys.exit(f"error: {UNKNOWN}")
+                if repr(error) != obstacle:
+                    log.warning("The runs of %s cannot be supervised now, trying again: %r", pool, error)
+                obstacle, pause = repr(error), RECOVERY_INTERVAL
+            else:
+                obstacle = ""
+                for repair in repairs:
+                    log.info("%s", repair)
+                if begun_ahead is None:
+                    begun_ahead = ahead
+                    if report is not None:
+                        os.write(report, f"{ahead}\n".encode())
+                        os.close(report)
+                elif report is not None and abs(ahead - begun_ahead) > MAX_CLOCK_SKEW:
+                    log.error(
+                        "This machine's clock was set by %.0f s: ending the worker, start it again", ahead - begun_ahead
+                    )
+                    os.kill(worker, signal.SIGTERM)
+                    return
+            await asyncio.sleep(pause)

@@ -1,0 +1,93 @@
+"""Renewals of Leases as a third party sees them, who neither holds a Lease nor wants one.
+
+The observer counts from when it saw a record change last, by its own clock. Only a record that it sees for the first
+time is judged by the moment written in it, and never after an outage, in which nobody could renew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from modelyard.cluster.client import Cluster
+from modelyard.cluster.errors import ClusterError, NotFound
+from modelyard.cluster.holder import Holder
+from modelyard.cluster.lease import seconds_since
+from modelyard.cluster.objects import Object
+from modelyard.objects import Key
+from modelyard.objects.kinds import LEASES
+
+LOOKS = 3
+"""Times that a record must have been seen unchanged: an observer that stood still has missed its renewals."""
+READ_TIMEOUT = 3.0
+"""Seconds that one reading of a Lease may take."""
+
+
+class Renewal(enum.Enum):
+    """State of a holder's renewals."""
+
+    FRESH = "fresh"
+    OVERDUE = "overdue"
+    """The moment in the record has passed long ago, by a clock that may differ from the holder's."""
+    ENDED = "ended"
+    """The record did not change for its duration, or the holder's process has ended."""
+
+
+class _Record:
+    """One record and its age in seconds: as written in it, and as observed."""
+
+    def __init__(self, spec: Object, now: float, age: float) -> None:
+        self.spec, self.since, self.age, self.looks = spec, now, age, 0
+
+    @property
+    def token(self) -> str:
+        """What the holder holds the Lease for."""
+        return str(self.spec["holderIdentity"]).rpartition("_")[2]
+
+    def judge(self, now: float) -> Renewal:
+        """Return the state of the renewals, having looked once more."""
+        self.looks += 1
+        duration = float(self.spec.get("leaseDurationSeconds") or 15)
+        holder = Holder.read(str(self.spec.get("holderIdentity") or ""))
+        if (holder is not None and holder.has_ended()) or (self.looks > LOOKS and now - self.since >= duration):
+            return Renewal.ENDED
+        return Renewal.FRESH if self.age + now - self.since < duration else Renewal.OVERDUE
+
+
+class RenewalMonitor:
+    """Observe who renews certain Leases."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._records: dict[Key, _Record] = {}
+        self._blind = False
+
+    async def look(self, cluster: Cluster, names: Collection[Key]) -> dict[Key, tuple[str, Renewal]]:
+        """Return the token and the renewals of each Lease's holder. Raises ``ClusterError``."""
+        try:
+            found = await asyncio.gather(*(_read(cluster, name) for name in names))
+        except ClusterError:
+            self._records, self._blind = {}, True
+            raise
+        now, records = self._clock(), {}
+        for name, spec in zip(names, found, strict=True):
+            if not spec.get("holderIdentity"):
+                continue
+            known = self._records.get(name)
+            if known is not None and known.spec == spec:
+                records[name] = known
+            else:
+                trusted = known is None and not self._blind
+                records[name] = _Record(spec, now, max(0.0, seconds_since(spec.get("renewTime"))) if trusted else 0.0)
+        self._records, self._blind = records, False
+        return {name: (record.token, record.judge(now)) for name, record in records.items()}
+
+
+async def _read(cluster: Cluster, name: Key) -> Object:
+    with suppress(NotFound):
+        lease = await cluster.get(LEASES, name.name, name.namespace, timeout=READ_TIMEOUT)
+        return lease.get("spec") or {}
+    return {}
