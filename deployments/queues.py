@@ -10,18 +10,11 @@ from collections import Counter
 from typing import NamedTuple
 
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.sorting import FlowRunSort
 
-from deployments.checks import PAGE, read_deployments
+from deployments.checks import read_deployments
+from deployments.flow_runs import read_runs
 from modelyard.reconcile.run_limits import PLACES, RUNS
 
 
@@ -39,7 +32,6 @@ QUEUES = (
     Queue(RUNS, 2, PLACES, "Runs of lifecycles, created by reconcile in fair order, by a schedule or by a user."),
     Queue("parents", 3, 3, "Runs that wait for other runs, which would otherwise have no place left."),
 )
-UNFINISHED = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 FORMER = "manual"
 """A queue of earlier versions, for runs that a user or a schedule created."""
 
@@ -79,7 +71,7 @@ async def move_runs(client: PrefectClient, pool: str) -> list[str]:
     """
     deployments = {each.id: each for each in await read_deployments(client) if each.work_pool_name == pool}
     moved: Counter[str] = Counter()
-    for run in await _read_runs(client, pool, StateType.SCHEDULED):
+    for run in await read_runs(client, pool, [StateType.SCHEDULED]):
         deployment = deployments.get(run.deployment_id) if run.deployment_id else None
         if deployment is not None and run.work_queue_name != deployment.work_queue_name:
             await _move(client, run, deployment)
@@ -87,28 +79,13 @@ async def move_runs(client: PrefectClient, pool: str) -> list[str]:
     done = [
         f"{queue}: {count} scheduled runs moved to the queues of their deployments" for queue, count in moved.items()
     ]
-    kept = {run.work_queue_name for run in await _read_runs(client, pool, *UNFINISHED)}
+    kept = {run.work_queue_name for run in await read_runs(client, pool)}
     kept |= {deployment.work_queue_name for deployment in deployments.values()}
     for queue in await client.read_work_queues(work_pool_name=pool):
         if queue.name == FORMER and FORMER not in kept:
             await client.delete_work_queue_by_id(queue.id)
             done.append(f"{FORMER}: deleted")
     return done
-
-
-async def _read_runs(client: PrefectClient, pool: str, *types: StateType) -> list[FlowRun]:
-    runs: list[FlowRun] = []
-    while True:
-        page = await client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))),
-            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
-            sort=FlowRunSort.EXPECTED_START_TIME_ASC,
-            limit=PAGE,
-            offset=len(runs),
-        )
-        runs += page
-        if len(page) < PAGE:
-            return runs
 
 
 async def _move(client: PrefectClient, run: FlowRun, deployment: DeploymentResponse) -> None:

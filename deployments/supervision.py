@@ -20,23 +20,15 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterExpectedStartTime,
-    FlowRunFilterId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_logger
 from prefect.logging.configuration import setup_logging
 
 from deployments.checks import UNKNOWN
+from deployments.flow_runs import PAGE, in_pool, read_runs
 from deployments.orphans import OrphanSearch, processes_of_runs
 from deployments.parents import resume_parents
 from deployments.pool_issues import RETRY_AFTER, SOON, PoolIssues, Renewals, ShiftBackoff, find_issues, shift_seconds
@@ -49,12 +41,10 @@ INTERVAL = 5.0
 """Seconds from one pass to the next."""
 RECOVERY_INTERVAL = 1.0
 """Seconds until the next pass while the Prefect server does not answer: late runs are cancelled before workers poll."""
-PASS_TIMEOUT = 30.0
-PAGE = 200
-
-_UNFINISHED = FlowRunFilterStateType(
-    any_=[StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-)
+PASS_TIMEOUT = 60.0
+CLOCK_READINGS = 3
+DRIFTED_PASSES = 3
+"""Passes in a row, each with all readings, in which a clock must be off before the worker is ended for it."""
 
 
 class Supervision:
@@ -75,7 +65,8 @@ class Supervision:
         processes = processes_of_runs()
         orphans = await self._orphans.find(self._client, self._pool, runs, now, processes)
         issues = find_issues(runs, shifts, now, renewals, orphans, processes)
-        repairs = [await self._set_state(run, state) for run, state in issues.states]
+        gate = asyncio.Semaphore(4)
+        repairs = list(await asyncio.gather(*(self._set_state(gate, run, state) for run, state in issues.states)))
         repairs += await resume_parents(self._client, self._pool, now)
         for shift, lacking in self._backoff.allow(issues.missing, now):
             for number in range(lacking):
@@ -88,9 +79,10 @@ class Supervision:
                 repairs.append(f"Created {run.name} ({run.id}): it lacks a writer or a standby")
         return issues, repairs
 
-    async def _set_state(self, run: FlowRun, state: State[Any]) -> str:
+    async def _set_state(self, gate: asyncio.Semaphore, run: FlowRun, state: State[Any]) -> str:
         """Propose a state; the server refuses it for a run that has moved on."""
-        result = await self._client.set_flow_run_state(run.id, state, force=state.is_running())
+        async with gate:
+            result = await self._client.set_flow_run_state(run.id, state, force=state.is_running())
         accepted = result.state is not None and result.state.type == state.type
         return f"Set {run.name} ({run.id}) to {state.name}: {state.message if accepted else 'refused, it has moved on'}"
 
@@ -146,26 +138,11 @@ def _standby_of(lease: Key) -> Key:
 
 async def _read_runs(client: PrefectClient, pool: str, now: datetime, renewals: Renewals) -> list[FlowRun]:
     """Read the unfinished runs that are in progress or due, and finished ones that still renew a Lease."""
-    due = FlowRunFilter(
-        state=FlowRunFilterState(type=_UNFINISHED),
-        expected_start_time=FlowRunFilterExpectedStartTime(before_=now + timedelta(seconds=SOON)),
-    )
-    runs: list[FlowRun] = []
-    while True:
-        page = await client.read_flow_runs(
-            flow_run_filter=due,
-            work_pool_filter=_named(pool),
-            sort=FlowRunSort.EXPECTED_START_TIME_ASC,
-            limit=PAGE,
-            offset=len(runs),
-        )
-        runs += page
-        if len(page) < PAGE:
-            break
-    fresh = {token for held in renewals.values() for token, renewal in held.items() if renewal is Renewal.FRESH}
-    if hidden := fresh - {run.id.hex for run in runs}:
-        named = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(token) for token in hidden if len(token) == 32]))
-        runs += await client.read_flow_runs(flow_run_filter=named, work_pool_filter=_named(pool))
+    runs = await read_runs(client, pool, before=now + timedelta(seconds=SOON))
+    fresh = {token for holders in renewals.values() for token, renewal in holders.items() if renewal is Renewal.FRESH}
+    if hidden := [UUID(token) for token in fresh - {run.id.hex for run in runs} if len(token) == len(UUID(int=0).hex)]:
+        named = FlowRunFilter(id=FlowRunFilterId(any_=hidden))
+        runs += await client.read_flow_runs(flow_run_filter=named, work_pool_filter=in_pool(pool))
     return runs
 
 
@@ -173,32 +150,33 @@ async def _read_shifts(client: PrefectClient, pool: str) -> list[DeploymentRespo
     """Read the deployments of the pool that are scheduled as shifts."""
     return [
         deployment
-        for deployment in await client.read_deployments(work_pool_filter=_named(pool), limit=PAGE)
+        for deployment in await client.read_deployments(work_pool_filter=in_pool(pool), limit=PAGE)
         if not deployment.paused
         and any(schedule.active for schedule in deployment.schedules)
         and shift_seconds(deployment.parameters) > 0
     ]
 
 
-def _named(pool: str) -> WorkPoolFilter:
-    return WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
-
-
 async def read_clock(client: PrefectClient) -> tuple[datetime, float]:
     """Return the Prefect server's time, and the seconds by which this machine's clock is certainly ahead of it.
 
     States of runs and schedules go by the server's time: a machine whose clock is wrong must not take the runs of other
-    machines for dead or late.
+    machines for dead or late. The time that a starved server states may be old, so a difference is looked at again.
     """
-    before = datetime.now(UTC)
-    date = (await client.hello()).headers.get("Date", "")
-    after = datetime.now(UTC)
-    try:
-        now = parsedate_to_datetime(date).astimezone(UTC)
-    except ValueError:  # a proxy that does not send it
-        return after, 0.0
-    ahead, behind = (before - now).total_seconds() - 1, (after - now).total_seconds()
-    return now, max(ahead, 0.0) + min(behind, 0.0)
+    for _ in range(CLOCK_READINGS):
+        before = datetime.now(UTC)
+        date = (await client.hello()).headers.get("Date", "")
+        after = datetime.now(UTC)
+        try:
+            now = parsedate_to_datetime(date).astimezone(UTC)
+        except ValueError:  # a proxy that does not send it
+            return after, 0.0
+        ahead, behind = (before - now).total_seconds() - 1, (after - now).total_seconds()
+        skew = max(ahead, 0.0) + min(behind, 0.0)
+        if abs(skew) <= MAX_CLOCK_SKEW:
+            break
+        await asyncio.sleep(1)
+    return now, skew
 
 
 def run(pool: str, report: int | None = None) -> None:
@@ -214,7 +192,7 @@ def run(pool: str, report: int | None = None) -> None:
 
 async def _run(pool: str, report: int | None) -> None:
     log, worker = get_logger("supervision"), os.getppid()
-    obstacle, begun_ahead = "", None
+    obstacle, begun_ahead, drifted = "", None, 0
     async with get_client() as client, ShiftLeases() as leases:
         supervision = Supervision(client, pool, leases)
         while report is None or os.getppid() == worker:
@@ -223,10 +201,8 @@ async def _run(pool: str, report: int | None) -> None:
                 async with asyncio.timeout(PASS_TIMEOUT):
                     now, ahead = await read_clock(client)
                     if begun_ahead is None:
-                        await client.read_work_pool(pool)
+                        await _require_pool(client, pool)
                     _, repairs = await supervision.run_once(now)
-            except ObjectNotFound:
-                sys.exit(f"error: there is no work pool {pool}; `modelyard bootstrap` creates it")
             except Exception as error:
                 if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
                     sys.exit(f"error: {UNKNOWN}")
@@ -242,10 +218,18 @@ async def _run(pool: str, report: int | None) -> None:
                     if report is not None:
                         os.write(report, f"{ahead}\n".encode())
                         os.close(report)
-                elif report is not None and abs(ahead - begun_ahead) > MAX_CLOCK_SKEW:
+                drifted = drifted + 1 if abs(ahead - begun_ahead) > MAX_CLOCK_SKEW else 0
+                if report is not None and drifted >= DRIFTED_PASSES:
                     log.error(
                         "This machine's clock was set by %.0f s: ending the worker, start it again", ahead - begun_ahead
                     )
                     os.kill(worker, signal.SIGTERM)
                     return
             await asyncio.sleep(pause)
+
+
+async def _require_pool(client: PrefectClient, pool: str) -> None:
+    try:
+        await client.read_work_pool(pool)
+    except ObjectNotFound:
+        sys.exit(f"error: there is no work pool {pool}; `modelyard bootstrap` creates it")

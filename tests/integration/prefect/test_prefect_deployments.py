@@ -349,7 +349,7 @@ async def test_scheduled_runs_of_former_queues_are_moved_by_the_upgrade(client: 
         for name in ("moving", "other")
     ]
     later = datetime.now(UTC) + timedelta(hours=3)
-    waiting = await client.create_flow_run_from_deployment(deployment, state=Scheduled(later), tags=["by-hand"])
+    waiting = await client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=later), tags=["by-hand"])
     given = {"parameters": {"name": "code"}, "idempotency_key": "BenchmarkJob/shop/code/0/1"}
     keyed = await client.create_flow_run_from_deployment(deployment, work_queue_name="default", **given)
     await client.create_flow_run_from_deployment(other)
