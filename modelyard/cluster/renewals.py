@@ -44,7 +44,7 @@ class _Record:
 
     @property
     def token(self) -> str:
-        """What the holder holds the Lease for."""
+        """Token of the holder."""
         return str(self.spec["holderIdentity"]).rpartition("_")[2]
 
     def judge(self, now: float) -> Renewal:
@@ -68,19 +68,19 @@ class RenewalMonitor:
     async def look(self, cluster: Cluster, names: Collection[Key]) -> dict[Key, tuple[str, Renewal]]:
         """Return the token and the renewals of each Lease's holder. Raises ``ClusterError``."""
         try:
-            found = await asyncio.gather(*(_read(cluster, name) for name in names))
+            specs = await asyncio.gather(*(_read(cluster, name) for name in names))
         except ClusterError:
             self._records, self._blind = {}, True
             raise
         now, records = self._clock(), {}
-        for name, spec in zip(names, found, strict=True):
+        for name, spec in zip(names, specs, strict=True):
             if not spec.get("holderIdentity"):
                 continue
-            known = self._records.get(name)
-            if known is not None and known.spec == spec:
-                records[name] = known
+            record = self._records.get(name)
+            if record is not None and record.spec == spec:
+                records[name] = record
             else:
-                trusted = known is None and not self._blind
+                trusted = record is None and not self._blind
                 records[name] = _Record(spec, now, max(0.0, seconds_since(spec.get("renewTime"))) if trusted else 0.0)
         self._records, self._blind = records, False
         return {name: (record.token, record.judge(now)) for name, record in records.items()}

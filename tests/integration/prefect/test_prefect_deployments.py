@@ -252,7 +252,7 @@ async def test_what_is_stuck_or_late_is_put_right_and_the_rest_is_left(
     now = old + (young - old) / 2 + timedelta(seconds=STARTED_WITHIN)
 
     assert await Supervision(client, "nobody else").run_once(now) == (PoolIssues([], []), [])
-    _, said = await Supervision(client, "nobody").run_once(now)
+    _, repairs = await Supervision(client, "nobody").run_once(now)
 
     names = {run.id: run.state.name for run in await runs_of(client, nobody) if run.state}
     assert (names[stuck.id], names[fresh.id]) == (UNRESPONSIVE, "Pending")
@@ -261,7 +261,7 @@ async def test_what_is_stuck_or_late_is_put_right_and_the_rest_is_left(
     late = {run.id for run in scheduled if run.expected_start_time < now - timedelta(seconds=LATE_AFTER)}
     assert len(late) > 5
     assert {run.id for run in scheduled if names[run.id] == "Cancelled"} == late
-    assert len(said) == len(late) + 1, "each is told"
+    assert len(repairs) == len(late) + 1, "each is counts"
 
 
 async def test_a_shift_without_runs_gets_a_writer_and_a_standby(
@@ -277,9 +277,9 @@ async def test_a_shift_without_runs_gets_a_writer_and_a_standby(
     supervision = Supervision(client, "nobody")
 
     async def started(now: datetime, supervision: Supervision) -> int:
-        _, said = await supervision.run_once(now)
-        assert all(line.startswith("Created missing shift of backlog") for line in said)
-        return len(said)
+        _, repairs = await supervision.run_once(now)
+        assert all(line.startswith("Created missing shift of backlog") for line in repairs)
+        return len(repairs)
 
     assert await started(now, supervision) == 0, "nobody wants it to run"
     schedules = await client.read_deployment_schedules(nobody)
@@ -287,8 +287,8 @@ async def test_a_shift_without_runs_gets_a_writer_and_a_standby(
     await client.update_deployment_schedule(nobody, schedules[0].id, schedule=rarely)
     await client.resume_deployment(nobody)
     # Those of two workers look at the same time.
-    told = await asyncio.gather(*(started(now, each) for each in (supervision, Supervision(client, "nobody"))))
-    assert max(told) == 2
+    counts = await asyncio.gather(*(started(now, each) for each in (supervision, Supervision(client, "nobody"))))
+    assert max(counts) == 2
     assert len(await by_hand()) == 2
     assert await started(now + timedelta(seconds=RETRY_AFTER), supervision) == 0
     assert len(await by_hand()) == 2
@@ -349,7 +349,9 @@ async def test_scheduled_runs_of_former_queues_are_moved_by_the_upgrade(client: 
         for name in ("moving", "other")
     ]
     later = datetime.now(UTC) + timedelta(hours=3)
-    waiting = await client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=later), tags=["by-hand"])
+    waiting = await client.create_flow_run_from_deployment(
+        deployment, state=Scheduled(scheduled_time=later), tags=["by-hand"]
+    )
     given = {"parameters": {"name": "code"}, "idempotency_key": "BenchmarkJob/shop/code/0/1"}
     keyed = await client.create_flow_run_from_deployment(deployment, work_queue_name="default", **given)
     await client.create_flow_run_from_deployment(other)

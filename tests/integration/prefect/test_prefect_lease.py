@@ -75,8 +75,8 @@ async def test_the_standby_takes_over_when_the_writer_hands_back_its_lease(
     second = asyncio.create_task(shift(15, return_state=True))
 
     async def holders() -> list[str]:
-        found = await asyncio.gather(*(read_holder(control_plane_cluster, name, "default") for name in LEASE_NAMES))
-        return list(found) if all(found) else []
+        answers = await asyncio.gather(*(read_holder(control_plane_cluster, name, "default") for name in LEASE_NAMES))
+        return list(answers) if all(answers) else []
 
     writer, standby = await until(holders, "the second shift is the standby")
     assert writer != standby
@@ -152,8 +152,8 @@ async def test_supervision_goes_by_the_leases_whatever_prefect_says(
 
     async def runs() -> dict[UUID, str]:
         chosen = DeploymentFilter(id=DeploymentFilterId(any_=[deployment]))
-        found = await client.read_flow_runs(deployment_filter=chosen)
-        return {run.id: run.state.name for run in found if run.state and not run.auto_scheduled}
+        answers = await client.read_flow_runs(deployment_filter=chosen)
+        return {run.id: run.state.name for run in answers if run.state and not run.auto_scheduled}
 
     async with ShiftLeases() as leases:
         supervision = Supervision(client, "leases", leases)

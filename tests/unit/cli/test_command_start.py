@@ -127,6 +127,7 @@ READ_A_CLUSTER = (
     "autoscale",
     "run",
     "worker",
+    "supervise",
     "services",
     "router",
     "gateway",

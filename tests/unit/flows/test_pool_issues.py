@@ -54,8 +54,8 @@ def due(deployment: UUID, age: float, auto: bool = True, shift: float = 0) -> Fl
     )
 
 
-def states(runs: list[FlowRun], **known: Any) -> list[tuple[UUID, str]]:
-    return [(run.id, str(state.name)) for run, state in find_issues(runs, [], NOW, **known).states]
+def states(runs: list[FlowRun], **observed: Any) -> list[tuple[UUID, str]]:
+    return [(run.id, str(state.name)) for run, state in find_issues(runs, [], NOW, **observed).states]
 
 
 def test_a_claimed_run_without_infrastructure_is_marked_after_a_minute() -> None:
@@ -144,8 +144,8 @@ def shift_of(identity: UUID) -> DeploymentResponse:
     return DeploymentResponse(id=identity, name="autoscale", flow_id=uuid4(), parameters={"shift_seconds": 600})
 
 
-def lacking(runs: list[FlowRun], **known: Any) -> int:
-    return sum(each.lacking for each in find_issues(runs, [shift_of(DEPLOYMENTS[0])], NOW, **known).missing)
+def lacking(runs: list[FlowRun], **observed: Any) -> int:
+    return sum(each.lacking for each in find_issues(runs, [shift_of(DEPLOYMENTS[0])], NOW, **observed).missing)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_shift_should_have_a_writer_and_a_standby(runs: list[FlowRun], lacks: 
 
 
 @pytest.mark.parametrize(
-    ("writer", "standby", "others", "lacks"),
+    ("writer", "standby", "more_runs", "lacks"),
     [
         pytest.param(Renewal.FRESH, Renewal.FRESH, [], 0, id="both renew"),
         pytest.param(Renewal.FRESH, Renewal.ENDED, [], 1, id="the standby died"),
@@ -178,11 +178,11 @@ def test_a_shift_should_have_a_writer_and_a_standby(runs: list[FlowRun], lacks: 
     ],
 )
 def test_the_leases_say_whether_a_shift_lacks_a_run(
-    writer: Renewal, standby: Renewal, others: list[FlowRun], lacks: int
+    writer: Renewal, standby: Renewal, more_runs: list[FlowRun], lacks: int
 ) -> None:
     pair = [in_state(Running(), 100), in_state(Running(), 100)]
     holders = {run.id.hex: renewal for run, renewal in zip(pair, (writer, standby), strict=True)}
-    assert lacking([*pair, *others], renewals={DEPLOYMENTS[0]: holders}) == lacks
+    assert lacking([*pair, *more_runs], renewals={DEPLOYMENTS[0]: holders}) == lacks
 
 
 def test_a_writer_that_prefect_does_not_know_is_a_writer() -> None:
@@ -224,9 +224,14 @@ def test_runs_that_ended_with_their_worker_are_no_writer_and_no_standby() -> Non
 
 async def test_no_job_variable_changes_what_is_executed() -> None:
     """Whatever got past the server's check: what the worker makes of it."""
-    said = {"command": "touch /tmp/stolen", "working_dir": "/etc", "env": {"PYTHONPATH": "/tmp"}, "env.LD_PRELOAD": "x"}
+    variables = {
+        "command": "touch /tmp/stolen",
+        "working_dir": "/etc",
+        "env": {"PYTHONPATH": "/tmp"},
+        "env.LD_PRELOAD": "x",
+    }
     nowhere = PrefectClient("http://127.0.0.1:9/api")
-    made = await ProcessJobConfiguration.from_template_and_values(TEMPLATES["process"], said, client=nowhere)
+    made = await ProcessJobConfiguration.from_template_and_values(TEMPLATES["process"], variables, client=nowhere)
     plain = await ProcessJobConfiguration.from_template_and_values(TEMPLATES["process"], {}, client=nowhere)
     assert made == plain
     assert made.command == TEMPLATES["process"]["job_configuration"]["command"]
