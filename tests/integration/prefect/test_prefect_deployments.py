@@ -357,7 +357,7 @@ async def test_scheduled_runs_of_former_queues_are_moved_by_the_upgrade(client: 
     await client.create_flow_run_from_deployment(other)
     running = await client.create_flow_run_from_deployment(deployment)
     await client.set_flow_run_state(running.id, Running(), force=True)
-    await client.update_deployment(deployment, DeploymentUpdate(work_queue_name="runs"))
+    await client.update_deployment(deployment, DeploymentUpdate(work_pool_name=pool, work_queue_name="runs"))
 
     assert sorted(await queues.move_runs(client, pool)) == [
         "default: 1 scheduled runs moved to the queues of their deployments",
