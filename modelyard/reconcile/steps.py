@@ -65,7 +65,7 @@ def pending_steps(plan: Plan, waits: bool = True, stays: bool = False) -> list[S
     their turn or for something outside, which come back in a later run otherwise.
     """
     pending = [
-        step for step, own in plan.steps.items() if own.deeds or (waits and (own.awaits or (stays and own.unfinished)))
+        step for step, own in plan.steps.items() if own.writes or (waits and (own.awaits or (stays and own.unfinished)))
     ]
     if pending:
         return pending

@@ -63,13 +63,14 @@ def test_a_step_does_not_take_the_finalizer_off() -> None:
     ("step", "in_time", "late", "stays"),
     [
         (PlanStep(StepPhase.ACTIVE, delete=(child("a"),)), True, True, True),
+        (PlanStep(StepPhase.ACTIVE, keeps=True), True, True, True),
         (PlanStep(StepPhase.ACTIVE, awaits=("x",)), True, False, True),
         (PlanStep(StepPhase.WAITING), False, False, True),
         (PlanStep(StepPhase.BLOCKED), False, False, False),
         (PlanStep(StepPhase.FAILED), False, False, False),
         (PlanStep(StepPhase.DONE), False, False, False),
     ],
-    ids=["writes", "awaits", "waits", "blocked", "failed", "done"],
+    ids=["writes", "keeps", "awaits", "waits", "blocked", "failed", "done"],
 )
 def test_which_steps_run(step: PlanStep, in_time: bool, late: bool, stays: bool) -> None:
     whole = plan(step)
