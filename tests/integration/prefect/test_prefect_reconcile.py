@@ -406,7 +406,7 @@ async def test_a_shift_costs_a_task_run_only_where_something_is_told(parents: Pa
 
     told: set[str] = set()
     (first,) = await costs()
-    assert first == f"update ModelServer {parents.namespace}/quiet"
+    assert first == f"update ConfigMap {parents.namespace}/modelyard-model-names and 1 more"
     status = (await parents.cluster.get(SERVERS, "quiet", parents.namespace))["status"]
     assert [one["reason"] for one in status["conditions"]] == ["NoReadyPods"]
     told.add("told")
