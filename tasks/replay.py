@@ -113,7 +113,8 @@ async def replay_batch(batch: str) -> None:
 async def write_reports(out: str, rate: float) -> None:
     """Write a report of the replays at this rate as ``modelyard replay --out`` does; nothing where there are none."""
     run = shared(Comparison)
-    results = [result for result in run.results.values() if result.summary.rate == rate]
+    done = [run.results[name] for name in run.batches if name in run.results]
+    results = [result for result in done if result.summary.rate == rate]
     if results:
         lines = [(result.summary.policy, result.line) for result in results]
         summaries = [result.summary for result in results]
