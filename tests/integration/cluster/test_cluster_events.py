@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -66,8 +67,11 @@ async def test_after_the_window_it_is_a_new_event(api_server: LocalStack, cluste
     made = await cluster.create(WIDGETS, widget("w", place, color="red"))
     settings = ClusterSettings(kubeconfig=api_server.kubeconfig, event_window=1e-6)
     async with Cluster.connect(settings) as process:
-        for _ in range(2):
-            await process.record_event(made, "Limited", "no GPUs")
+        begun = process.now()
+        await process.record_event(made, "Limited", "no GPUs")
+        while process.now() < begun + 1:  # an answer may correct the estimate of the server's time backwards
+            await asyncio.sleep(0.1)
+        await process.record_event(made, "Limited", "no GPUs")
     assert [event["count"] for event in await events_about(cluster, place, "w")] == [1, 1]
 
 
