@@ -39,7 +39,7 @@ MAX_RUNS = 3 * STANDING
 """Unfinished runs of a shift above which none is added, whatever its Leases say."""
 
 Renewals = Mapping[UUID, Mapping[str, Renewal]]
-"""Of each shift's deployment, the flow runs (their ids in hexadecimal) that hold its Leases, where that is known."""
+"""Holders of each shift's Leases by deployment: flow run ids in hexadecimal; no entry where they are not known."""
 
 
 class MissingRuns(NamedTuple):

@@ -138,7 +138,7 @@ class RunParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     last: ClassVar[tuple[str, ...]] = ("wait", "timeout_seconds", "controller_namespace", "run", "objects")
-    """What a form shows last."""
+    """Fields at the end of a form."""
 
     wait: bool = Field(
         True, description="stay until the work is done, up to the time limit; unset: do what can be done now, and end"

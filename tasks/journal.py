@@ -1,4 +1,4 @@
-"""What a shift reports to Prefect: one table artifact updated in place, one event per scaling.
+"""Reports of a shift to Prefect: one table artifact updated in place, one event per scaling.
 
 Best effort by design: the truth is in the resources' status. Every call has a timeout, a failure is logged once, and
 an unreachable Prefect API never holds up a tick.
@@ -27,7 +27,7 @@ CALL_TIMEOUT = 10.0
 SCALED = "modelyard.variant.scaled"
 """Name of the event sent for every actual change of a workload."""
 ROWS = {"plans": "Status updates", "plan": "Decisions without effect (dry run)"}
-"""What the rows of a table are, by the last word of its key (``flows.shift.table_key``)."""
+"""Titles of tables by the last word of the key (``flows.shift.table_key``)."""
 MOST_SHOWN = 500
 """Characters of one text in an artifact or event. What is cut is whole in the object's status."""
 _MARKUP = re.compile(

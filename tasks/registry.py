@@ -61,7 +61,7 @@ class LifecycleEntry:
     batch: int = 1
     parameters: Mapping[str, object] = field(default_factory=dict)
     watch: Callable[[str], Lifecycle] | None = None
-    """How it is made for the shift of ``reconcile``, where that differs: nobody takes readings there."""
+    """Factory for the shift of ``reconcile``, where it differs: no readings are taken there."""
     retry: str = ""
     """Annotation that requests another attempt at what has failed for an object; empty where every run tries."""
 

@@ -1,4 +1,4 @@
-"""How our tasks run: their retries, and what the tasks of one flow run share without handing it to each other."""
+"""Options of tasks, such as retries, and objects that the tasks of one flow run share."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Acted:
 
 @dataclass(frozen=True, slots=True)
 class StayLimits:
-    """How long a run stays where it would only wait: ``end`` is a reading of the monotonic clock.
+    """Limits of a run's stay where it would only wait: ``end`` is a reading of the monotonic clock.
 
     ``stays``: also for steps that wait for their turn, or for something outside.
     """

@@ -33,7 +33,7 @@ _MODULES = {ENGINE_IMAGE: "modelyard.engine", "modelyard.dev/simulated-router": 
 _PROGRAMS = {"modelyard": ("-m", "deployments.command"), "prefect": ("-m", "prefect"), "python": ()}
 """Arguments to this interpreter for the programs of our image."""
 _IMAGE_ENV = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false"}
-"""Of what the Containerfile sets, what a process here would not have anyway."""
+"""Environment of the Containerfile that a local process would lack."""
 _PROJECT = Path(__file__).resolve().parents[3]
 _ENGINE_PORT = 8000
 # What a program needs of the machine to run at all; everything else a container gets from its spec alone.

@@ -18,7 +18,7 @@ ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 KUBECONFIG = "kubeconfig"
 """Name of the kubeconfig in the folder."""
 _TOKEN_SECONDS = 365 * 86_400
-"""What the API server extends the tokens of pods to; nothing here renews one before its container restarts."""
+"""Lifetime to which the API server extends tokens of pods: none is renewed before its container restarts."""
 
 
 async def request_token(cluster: Cluster, pod: Object) -> str:

@@ -56,7 +56,7 @@ def variables(pod: Object) -> dict[str, str]:
 
 
 async def accepted(reader: Cluster, space: Namespace) -> bool:
-    """Whether the API server still takes the token."""
+    """Return whether the API server still accepts the token."""
     try:
         await reader.list(CONFIG_MAPS, space.name)
     except Unauthorized:

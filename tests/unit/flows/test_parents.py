@@ -1,4 +1,4 @@
-"""Which parents are resumed after a crash."""
+"""Selection of parents that are resumed after a crash."""
 
 from __future__ import annotations
 

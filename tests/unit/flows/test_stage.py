@@ -1,4 +1,4 @@
-"""What the tasks of one flow run share, and how they are declared."""
+"""Objects that the tasks of one flow run share, and declarations of tasks."""
 
 from __future__ import annotations
 
