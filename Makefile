@@ -46,7 +46,9 @@ test: $(STAMP) ## every test
 	run 1 -n $(WORKERS) $(SHIFTS:%=--ignore=%) $(SERVING:%=--ignore=%); run 2 -n 2 $(SHIFTS); run 3 -n 0 $(SERVING); \
 	exit $$status
 
-test-thorough: $(STAMP) ## the pure tests with many and random examples of every property, and a soak of five minutes
+test-thorough: $(STAMP) ## the long tests, the pure ones with many examples of every property, and a soak of five minutes
+	@$(BIN)/modelyard local binaries
+	@$(BIN)/pytest -m long tests/integration/prefect $(PYTEST_ARGS)
 	@$(PYTEST) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
 	@$(BIN)/python -m deployments.soak --minutes 5 --seed $(SEED)
 

@@ -25,8 +25,10 @@ UNRESPONSIVE = "Unresponsive"
 RETRY_AFTER = 5.0
 """Seconds until a shift may have its next run, if it still lacks one; twice as long each time, up to the maximum."""
 MAX_RETRY_AFTER = 300.0
+CLAIMED_WITHIN = 180.0
+"""Seconds within which a claimed run has infrastructure; on a busy cluster it may take a while to create a Job."""
 STARTED_WITHIN = 60.0
-"""Seconds within which a claimed run has infrastructure, and a started shift holds a Lease."""
+"""Seconds within which a started shift holds a Lease."""
 ENDED_WITHIN = 300.0
 """Seconds after the end of its shift until a running run counts as dead; the last tick of a starved machine is late."""
 LATE_AFTER = 15.0
@@ -137,7 +139,7 @@ def _deadline(run: FlowRun, state: State[Any]) -> datetime:
     """Return the time by which a pending run should have infrastructure and a shift should have ended."""
     if state.is_pending() and not run.infrastructure_pid:
         claimed = max(state.timestamp, run.expected_start_time or state.timestamp)
-        return claimed + timedelta(seconds=STARTED_WITHIN)
+        return claimed + timedelta(seconds=CLAIMED_WITHIN)
     if state.is_running() and (seconds := shift_seconds(run.parameters)):
         return state.timestamp + timedelta(seconds=seconds + ENDED_WITHIN)
     return datetime.max.replace(tzinfo=UTC)

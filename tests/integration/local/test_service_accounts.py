@@ -14,6 +14,7 @@ from modelyard.cluster import (
     CONFIG_MAPS,
     JOBS,
     SECRETS,
+    SERVICE_ACCOUNTS,
     Cluster,
     ClusterSettings,
     Forbidden,
@@ -32,7 +33,7 @@ def python(script: str) -> Object:
 
 
 async def allow(space: Namespace, account: str, *rules: dict[str, Any]) -> None:
-    """Create a ServiceAccount with these rights in the namespace."""
+    """Create a ServiceAccount with these rights in the namespace, and wait for its token: no pod starts without it."""
     metadata = {"name": account, "namespace": space.name}
     group = "rbac.authorization.k8s.io"
     for body in (
@@ -47,6 +48,9 @@ async def allow(space: Namespace, account: str, *rules: dict[str, Any]) -> None:
         },
     ):
         await space.cluster.apply(body)
+    async with asyncio.timeout(60):
+        while not (await space.cluster.get(SERVICE_ACCOUNTS, account, space.name)).get("secrets"):
+            await asyncio.sleep(0.1)
 
 
 def variables(pod: Object) -> dict[str, str]:

@@ -38,7 +38,7 @@ from recording_loop import FileLease, recorded
 
 from deployments import automations, checks, queues
 from deployments.bootstrap import bootstrap, deploy, deployment_names, write_with_parameters
-from deployments.pool_issues import LATE_AFTER, RETRY_AFTER, STARTED_WITHIN, UNRESPONSIVE, PoolIssues
+from deployments.pool_issues import CLAIMED_WITHIN, LATE_AFTER, RETRY_AFTER, UNRESPONSIVE, PoolIssues
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.supervision import Supervision
@@ -241,15 +241,15 @@ async def test_what_is_stuck_or_late_is_put_right_and_the_rest_is_left(
     await client.set_flow_run_state(stuck.id, Pending(), force=True)
 
     async def planned() -> bool:
-        """So many that some will be late and some on time in a minute."""
+        """So many that some will be late and some on time in three minutes."""
         return sum(run.auto_scheduled for run in await runs_of(client, nobody)) > 20
 
     await until(planned, "runs are planned")
     fresh = await client.create_flow_run_from_deployment(nobody)
     await client.set_flow_run_state(fresh.id, Pending(), force=True)
     old, young = [(await client.read_flow_run(run.id)).state.timestamp for run in (stuck, fresh)]
-    # A minute from now: one has been pending for too long, the other not yet.
-    now = old + (young - old) / 2 + timedelta(seconds=STARTED_WITHIN)
+    # Later: one has been pending for too long, the other not yet.
+    now = old + (young - old) / 2 + timedelta(seconds=CLAIMED_WITHIN)
 
     assert await Supervision(client, "nobody else").run_once(now) == (PoolIssues([], []), [])
     _, repairs = await Supervision(client, "nobody").run_once(now)

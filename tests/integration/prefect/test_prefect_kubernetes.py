@@ -6,6 +6,7 @@ The worker and the runs have the rights of their service accounts alone, as on a
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -25,13 +26,20 @@ from prefect.states import Cancelling
 from prefect_support import until
 
 from deployments import queues
-from deployments.bootstrap import deploy
+from deployments.bootstrap import deploy, deployment_names
+from deployments.demo.sources import Sources, small_model
 from deployments.profile import PREFECT_FILE
 from deployments.server import PrefectServer
 from deployments.work_pool import RunPods, create_work_pool
+from flows.forms import ADVANCED
+from modelyard.benchmarks.world import BENCHMARK_JOBS
 from modelyard.cluster import (
+    CONFIG_MAPS,
+    JOBS,
     LEASES,
     NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
     AlreadyExists,
     Cluster,
@@ -40,6 +48,7 @@ from modelyard.cluster import (
 )
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.stack import LocalStack
+from modelyard.models.settings import CONFIG_MAP, KEY
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -111,6 +120,50 @@ async def deployed(
     await until(gone, f"namespace {HOME} is gone")
 
 
+@pytest.fixture
+async def site(
+    local_cluster: Cluster, local_namespace: str, deployed: dict[str, UUID]
+) -> AsyncIterator[tuple[str, Sources]]:
+    """A namespace in which a model of a bucket may be onboarded on one node."""
+    cluster, space = local_cluster, local_namespace
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    await cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "results"}, "spec": claim}, space)
+    bucket = {f"llama/{name}": body for name, body in small_model("llama", "LlamaForCausalLM", 1).items()}
+    await cluster.merge_patch(NODES, "h100-0", {"metadata": {"labels": {LABEL: space}}})
+    await cluster.apply(runtime(space))
+    async with Sources({}, {"models": bucket}) as sources:
+        allowed = {KEY: json.dumps({"endpoints": [sources.url.removeprefix("http://")], "cpu": "100m"})}
+        await cluster.create(CONFIG_MAPS, {"metadata": {"name": CONFIG_MAP}, "data": allowed}, HOME)
+        yield space, sources
+    await cluster.delete(CONFIG_MAPS, CONFIG_MAP, HOME)
+    await cluster.merge_patch(NODES, "h100-0", {"metadata": {"labels": {LABEL: None}}})
+
+
+def runtime(space: str) -> Object:
+    """A runtime of the namespace with the simulated engine."""
+    runner = {
+        "name": "engine",
+        "image": "modelyard.dev/simulated-engine:test",
+        "args": ["--model=$(MODEL_PATH)", "--served-model-name={{.Name}}", "--port=8080", "--alpha=10"],
+        "ports": [{"name": "http", "containerPort": 8080}],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1},
+    }
+    supported = {
+        "modelFormat": {"name": "safetensors", "version": "1.0.0"},
+        "modelFramework": {"name": "transformers", "version": "4.43.0"},
+        "modelArchitecture": "LlamaForCausalLM",
+        "autoSelect": True,
+    }
+    engine = {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-SXM5-80GB"}, "runner": runner}
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "ServingRuntime",
+        "metadata": {"name": "simulated", "namespace": space},
+        "spec": {"protocolVersions": ["openAI"], "supportedModelFormats": [supported], "engineConfig": engine},
+    }
+
+
 class Runs:
     """The flow runs of a test, and their Jobs and pods."""
 
@@ -149,6 +202,62 @@ class Runs:
 @pytest.fixture
 def runs(client: PrefectClient, local_cluster: Cluster, deployed: dict[str, UUID]) -> Runs:
     return Runs(client, local_cluster, deployed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+async def test_every_deployment_completes_as_a_job(
+    runs: Runs, local_cluster: Cluster, site: tuple[str, Sources]
+) -> None:
+    """One onboarding has its model delivered, rolled out and measured by runs that the reconcile shift starts."""
+    space, sources = site
+    endpoint = {"url": f"http://nowhere.{space}.svc:8000", "apiFormat": "openai", "modelName": "demo"}
+    spec = {
+        "endpoint": {"endpoint": endpoint},
+        "task": "text-to-text",
+        "trafficScenarios": ["D(20,10)"],
+        "numConcurrency": [2],
+        "maxTimePerIteration": 1,
+        "maxRequestsPerIteration": 10,
+        "outputLocation": {"storageUri": "pvc://results/nightly"},
+    }
+    # Where the shift does not look: nobody measures it.
+    await local_cluster.create(BENCHMARK_JOBS, {"metadata": {"name": "nightly", "namespace": HOME}, "spec": spec})
+
+    shift = await runs.start("reconcile", shift_seconds=900, namespaces=[space])
+    target = {"ttft": 3000, "itl": 400, "rate": 2, "prompt_tokens": 20, "output_tokens": 10}
+    effort = {"levels": [1, 4], "minutes": 1, "requests": 20, "check_seconds": 0, "timeout_seconds": 400}
+    storage = {"parameters": {"endpoint": sources.url}, "node_selector": {LABEL: space}}
+    onboarding = {
+        "uri": "s3://models@us-east-1/llama",
+        "results": "pvc://results/onboarding",
+        "prices": {"H100": 10},
+        **target,
+    }
+    started = [
+        await runs.start("onboard", name="chat", namespace=space, **onboarding, **{ADVANCED: {**storage, **effort}}),
+        await runs.start("reconcile", shift_seconds=8, namespaces=[space]),
+        await runs.start("autoscale", interval_seconds=1, shift_seconds=8, namespaces=[space]),
+        await runs.start("autoscale-once", namespaces=[space]),
+        await runs.start("verify-models", names=["none"]),
+        await runs.start("refit-profiles", namespaces=[space]),
+        await runs.start("re-run-benchmarks", jobs=[f"{HOME}/nightly"], wait=False),
+        await runs.start("replay", minutes=1),
+    ]
+    ended = await runs.ended(*started, timeout=500)
+    await runs.client.set_flow_run_state(shift, Cancelling())
+    await runs.ended(shift)
+    # One shift of a kind may have been the standby of the other all the while.
+    failed = [f"{one.name}: {one.state}" for one in ended.values() if not (one.state and one.state.is_completed())]
+    assert not failed, "\n".join(failed)
+
+    async def all_succeeded() -> bool:
+        """Those of the onboarding's children included; a pod ends some moments after its run."""
+        jobs = [job for job in await local_cluster.list(JOBS, HOME) if DEPLOYMENT in job["metadata"].get("labels", {})]
+        done = {job["metadata"]["labels"][DEPLOYMENT] for job in jobs if job["status"].get("succeeded") == 1}
+        return done == deployment_names()
+
+    await until(all_succeeded, "a Job of every deployment has succeeded")
 
 
 async def test_the_run_of_a_killed_pod_has_crashed_and_a_cancelled_run_ends_its_pod(

@@ -58,10 +58,10 @@ def states(runs: list[FlowRun], **observed: Any) -> list[tuple[UUID, str]]:
     return [(run.id, str(state.name)) for run, state in find_issues(runs, [], NOW, **observed).states]
 
 
-def test_a_claimed_run_without_infrastructure_is_marked_after_a_minute() -> None:
-    old, young, submitted = (in_state(Pending(), age) for age in (61, 59, 900))
+def test_a_claimed_run_without_infrastructure_is_marked_after_three_minutes() -> None:
+    old, young, submitted = (in_state(Pending(), age) for age in (181, 179, 900))
     submitted.infrastructure_pid = "cluster:namespace:job"
-    prefetched = in_state(Pending(), 61)
+    prefetched = in_state(Pending(), 181)
     prefetched.expected_start_time = NOW - timedelta(seconds=50)
     assert states([young, old, prefetched, submitted, in_state(Running(), 9999)]) == [(old.id, UNRESPONSIVE)]
 
@@ -155,7 +155,7 @@ def lacking(runs: list[FlowRun], **observed: Any) -> int:
         pytest.param([in_state(Running(), 9)], 1, id="a writer alone"),
         pytest.param([in_state(Running(), 9), in_state(Pending(), 9)], 0, id="a standby is starting"),
         pytest.param([in_state(Running(), 9), due(DEPLOYMENTS[0], -29)], 0, id="a standby is due"),
-        pytest.param([in_state(Running(), 9), in_state(Pending(), 99)], 1, id="a standby that never started"),
+        pytest.param([in_state(Running(), 9), in_state(Pending(), 199)], 1, id="a standby that never started"),
         pytest.param([in_state(Running(), 9), in_state(Running(), 9)], 0, id="writer and standby"),
         pytest.param([in_state(Running(), 9)] * 3, 0, id="a hand-over"),
         pytest.param([in_state(Running(), 9, DEPLOYMENTS[1])] * 2, 2, id="another deployment's"),
@@ -217,7 +217,7 @@ def test_a_clock_that_is_set_back_does_not_keep_a_shift_without_runs() -> None:
 
 
 def test_runs_that_ended_with_their_worker_are_no_writer_and_no_standby() -> None:
-    dead = [in_state(Running(), 9), in_state(Pending(), 99)]
+    dead = [in_state(Running(), 9), in_state(Pending(), 199)]
     assert lacking(dead, orphans={run.id for run in dead}) == 2
     assert states(dead, orphans={run.id for run in dead}) == [(run.id, UNRESPONSIVE) for run in dead]
 
