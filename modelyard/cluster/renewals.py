@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from modelyard.cluster.client import Cluster
@@ -70,10 +70,18 @@ class RenewalMonitor:
         try:
             specs = await asyncio.gather(*(_read(cluster, name) for name in names))
         except ClusterError:
-            self._records, self._blind = {}, True
+            self.forget()
             raise
-        now, records = self._clock(), {}
-        for name, spec in zip(names, specs, strict=True):
+        return self.judge(dict(zip(names, specs, strict=True)), self._clock())
+
+    def forget(self) -> None:
+        """Forget all records after an outage, in which nobody could renew."""
+        self._records, self._blind = {}, True
+
+    def judge(self, specs: Mapping[Key, Object], now: float) -> dict[Key, tuple[str, Renewal]]:
+        """Return the same from the Leases' specs, read at ``now`` (seconds of a monotonic clock)."""
+        records = {}
+        for name, spec in specs.items():
             if not spec.get("holderIdentity"):
                 continue
             record = self._records.get(name)
