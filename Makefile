@@ -50,7 +50,7 @@ test-thorough: $(STAMP) ## the long tests, the pure ones with many examples of e
 	@$(BIN)/modelyard local binaries
 	@$(BIN)/pytest -m long tests/integration/prefect $(PYTEST_ARGS)
 	@$(PYTEST) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
-	@$(BIN)/python -m deployments.soak --minutes 5 --seed $(SEED)
+	@$(BIN)/python tests/soak/soak.py --minutes 5 --seed $(SEED)
 
 unit: $(STAMP) ## the pure tests, about a minute
 	@$(PYTEST) tests/unit $(PYTEST_ARGS)
@@ -76,7 +76,7 @@ format: $(STAMP) ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 
 soak: $(STAMP) ## the fleet under load while everything is killed in turn (MINUTES=15 SEED=7)
-	@$(BIN)/python -m deployments.soak --minutes $(MINUTES) --seed $(SEED)
+	@$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 crds: $(STAMP) ## generate config/crd from the models
 	@$(BIN)/python -m modelyard.resources.crd

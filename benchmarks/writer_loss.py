@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import random
 import statistics
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +26,11 @@ import typer
 
 from deployments.demo.run import running
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, Scenario
-from deployments.soak import LEASE, Audit, Soak
 from modelyard.cluster import LEASES, Cluster, ClusterError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "soak"))
+
+from soak import LEASE, Audit, Soak
 
 FAULT = "the writer is killed"
 HEADING = """
