@@ -69,7 +69,7 @@ check: $(STAMP) ## formatting, lint, types, layers, generated files
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m modelyard.resources.crd --check
-	@$(BIN)/python -m deployments.monitoring --check
+	@$(BIN)/python -m modelyard.monitoring --check
 
 format: $(STAMP) ## format and fix what can be fixed
 	@$(BIN)/ruff format .
@@ -82,7 +82,7 @@ crds: $(STAMP) ## generate config/crd from the models
 	@$(BIN)/python -m modelyard.resources.crd
 
 monitoring: $(STAMP) ## generate dashboards, alerts and monitors
-	@$(BIN)/python -m deployments.monitoring
+	@$(BIN)/python -m modelyard.monitoring
 
 bench: $(STAMP) ## all measurements; see docs/performance.md
 	@$(BIN)/modelyard local binaries

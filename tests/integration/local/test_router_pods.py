@@ -13,7 +13,6 @@ import pytest
 from cluster_helpers import ENGINE, Namespace, is_ready, process_of
 from fleet_fixture import VARIANTS, quick, run_tick
 
-from deployments import monitoring
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.wake import ask_gateway
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
@@ -21,6 +20,7 @@ from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.monitoring import rules as monitoring
 from modelyard.routing.objects import ROUTES, SERVERS
 
 pytestmark = pytest.mark.integration

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from prometheus_server import PrometheusServer, free_port
 
-from deployments import monitoring
 from modelyard.local.binaries.obtain import ensure
+from modelyard.monitoring import rules as monitoring
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OWN = ("modelyard", "tasks", "flows", "deployments")
 EXTRAS = {
     "modelyard/router/ext_proc.py": "gateway",  # imported by `--ext-proc-port` alone, which names the extra
-    "deployments/dashboards.py": "dev",  # generates dashboards: `make monitoring`, in a development environment
+    "modelyard/monitoring/dashboards.py": "dev",  # `make monitoring`, in a development environment
 }
 """Files that need an optional extra, and which one."""
 PINNED = ("gateway", "dev")

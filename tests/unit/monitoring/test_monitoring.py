@@ -15,8 +15,6 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 
-from deployments import monitoring
-from deployments.dashboards import DASHBOARDS
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings.gauges import Gauges, PolicyCollector
@@ -35,6 +33,9 @@ from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.stats import EngineStats
 from modelyard.metrics.vocabulary import ENGINES, Kind
+from modelyard.monitoring import __main__ as generator
+from modelyard.monitoring import rules as monitoring
+from modelyard.monitoring.dashboards import DASHBOARDS
 from modelyard.objects import Condition, Key
 from modelyard.router.telemetry import RequestRecord, RouterMetrics
 from modelyard.routing.fleet import RoutedFleet
@@ -217,12 +218,12 @@ def test_monitoring_expressions_that_ask_for_something_else_are_found(wrong: str
 def test_monitoring_files_are_current_and_a_changed_one_is_noticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert monitoring.main(["--check"]) == 0, "run: python -m deployments.monitoring"
-    assert monitoring.main(["--out", str(tmp_path)]) == 0
-    assert monitoring.main(["--out", str(tmp_path), "--check"]) == 0
+    assert generator.main(["--check"]) == 0, "run: python -m modelyard.monitoring"
+    assert generator.main(["--out", str(tmp_path)]) == 0
+    assert generator.main(["--out", str(tmp_path), "--check"]) == 0
     (tmp_path / "config/dashboards/fleet.json").write_text("{}", encoding="utf-8")
     (tmp_path / "deployments/kubernetes/monitoring.yaml").unlink()
-    assert monitoring.main(["--out", str(tmp_path), "--check"]) == 1
+    assert generator.main(["--out", str(tmp_path), "--check"]) == 1
     assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == [
         "deployments/kubernetes/monitoring.yaml",
         "config/dashboards/fleet.json",

@@ -1,0 +1,1 @@
+"""Generator of the dashboards, alerts and monitors that ship. Needs the extra ``dev``."""
