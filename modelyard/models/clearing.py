@@ -64,7 +64,9 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
             return replace(leg, entry=entry, delete=(gone(job),))
         if said.outcome == "Removed":
             return replace(leg, stage=NodeStage.GONE, reason="Removed", message="", entry=None, delete=(gone(job),))
-        after, _ = failure(done, said, job.ended or now, site.name, model.subject.uid)
+        before = done if done.fingerprint == REMOVE else done.model_copy(update={"failures": 0, "failed": 0})
+        after, _ = failure(before, said, job.ended or now, site.name, model.subject.uid)
+        after = after.model_copy(update={"fingerprint": REMOVE})
         entry = (site.entry or ReportEntry()).model_copy(update={"delivered": after, "status": UPDATING})
         return replace(
             leg, reason=after.reason, message=after.message, entry=entry, delete=(gone(job),), due=after.next
@@ -74,7 +76,8 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
     if having := users(site, done.path):
         first = having[0]
         return replace(leg, reason="InUse", message=f"pod {first.key} has them mounted; they are removed when it ends")
-    if done.failures and done.reason != "" and now < done.next:
+    # The pause after a failed fetch holds up no removal.
+    if done.fingerprint == REMOVE and now < done.next:
         return replace(leg, reason=done.reason, message=done.message, due=done.next)
     made = _removal(wish, site, roots[0], done)
     return replace(leg, apply=(made.manifest,))

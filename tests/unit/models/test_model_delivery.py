@@ -354,6 +354,40 @@ def test_deletion_removes_the_files_and_then_lets_go() -> None:
     assert all(json.dumps(one.get("data", {})) == "{}" for one in cluster.all("ConfigMap"))
 
 
+def test_the_pause_after_a_failed_fetch_holds_up_no_deletion_and_failed_removals_have_pauses_of_their_own() -> None:
+    cluster = Cluster("a")
+    obj = cluster.put("ClusterBaseModel", model())
+    for _ in range(6):
+        cluster.settle(obj)
+        (job,) = cluster.jobs().values()
+        cluster.end(job, "Failed", reason="Unauthorized", message="401: give a token", retryable=False)
+        plan = cluster.settle(obj)
+        assert plan is not None
+        assert plan.due is not None
+        cluster.now = math.ceil(plan.due)
+    cluster.settle(obj)
+    (job,) = cluster.jobs().values()
+    cluster.end(job, "Failed", reason="Unauthorized", message="401: give a token", retryable=False)
+    cluster.settle(obj)
+    delete(obj)
+    cluster.settle(obj)
+    pauses = []
+    for _ in range(3):
+        cluster.end(cluster.jobs("remove")["a"], "Failed", reason="Unreadable", message="no access", retryable=False)
+        plan = cluster.settle(obj)
+        assert plan is not None
+        assert plan.due is not None
+        assert not cluster.jobs("remove")
+        pauses.append((plan.due - cluster.now) / 60)
+        cluster.now = math.ceil(plan.due)
+        cluster.settle(obj)
+    for pause, nominal in zip(pauses, [1, 2, 4], strict=True):
+        assert 0.9 * nominal <= pause <= 1.1 * nominal
+    cluster.end(cluster.jobs("remove")["a"], "Removed")
+    cluster.settle(obj)
+    assert not cluster.all("ClusterBaseModel")
+
+
 @pytest.mark.parametrize("how", ["annotation", "label"])
 def test_files_can_be_kept(how: str) -> None:
     cluster = Cluster("a")
