@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from deployments.demo.scenario import Copy, Form, Scenario
-from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
 from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError, ResourceType
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.objects import parse
-from modelyard.resources import AutoscalingPolicyBinding
 
 FRESH, SLOWEST_LOOK = 3.0, 10.0
 """Wall seconds: older samples of Prometheus are stale; a slower observation is given up."""
-BINDINGS = ResourceType.of_resource(AutoscalingPolicyBinding)
 
 log = logging.getLogger(__name__)
 
@@ -73,58 +71,40 @@ async def sample(
 async def _observe(
     cluster: Cluster, prometheus: Prometheus, scenario: Scenario, copy: Copy, minute: float, load: float
 ) -> Sample:
-    (desired, why), pods, kv, waiting = await asyncio.gather(
-        _by_binding(cluster, copy) if copy.form is Form.POLICY else _by_variants(cluster, copy),
+    pods, deployments, scalers, kv, waiting = await asyncio.gather(
         cluster.list(PODS, copy.namespace, cached=True),
+        cluster.list(DEPLOYMENTS, copy.namespace),
+        cluster.list(scaler_kind(copy), copy.namespace),
         prometheus.query(f"avg({_fresh('vllm:kv_cache_usage_perc', copy)})", "KV use"),
         prometheus.query(f"sum({_fresh('vllm:num_requests_waiting', copy)})", "queue"),
     )
     names = [variant.name for variant in scenario.variants]
-    created, ready = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    created, ready, desired = (dict.fromkeys(names, 0) for _ in range(3))
     for pod in map(parse.pod, pods.items):
         name = copy.variant(pod.labels.get("app", ""))
         if name in created and not pod.deleting:
             created[name] += 1
             ready[name] += pod.ready
-    return Sample(
-        minute=minute,
-        load=load,
-        created=created,
-        ready=ready,
-        desired={name: desired.get(name, 0) for name in names},
-        kv=kv[0].value if kv else None,
-        waiting=waiting[0].value if waiting else None,
-        why=why,
-    )
+    desired |= {copy.variant(item["metadata"]["name"]): item["spec"]["replicas"] for item in deployments.items}
+    why = {
+        copy.variant(item["metadata"]["name"]): condition.message
+        for item in scalers.items
+        for condition in parse.conditions((item.get("status") or {}).get("conditions"))
+        if condition.type == ("Ready" if copy.form is Form.POLICY else "OptimizationReady")
+    }
+    kv_use, queue = (samples[0].value if samples else None for samples in (kv, waiting))
+    return Sample(minute, load, created, ready, desired, kv_use, queue, why)
+
+
+def scaler_kind(copy: Copy) -> ResourceType:
+    """Return the kind of the objects that scale a fleet."""
+    return BINDINGS if copy.form is Form.POLICY else VARIANTS
 
 
 def _fresh(metric: str, copy: Copy) -> str:
     """Select series scraped just now; Prometheus itself repeats the last sample for five minutes."""
     series = f'{metric}{{namespace="{copy.namespace}"}}'
     return f"{series} and time() - timestamp({series}) < {FRESH:g}"
-
-
-async def _by_variants(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dict[str, str]]:
-    desired, why = {}, {}
-    for item in (await cluster.list(VARIANTS, copy.namespace)).items:
-        variant = observe.variant(item)
-        name = copy.variant(variant.key.name)
-        desired[name] = variant.status_replicas or 0
-        why[name] = next((c.message for c in variant.conditions if c.type == "OptimizationReady"), "")
-    return desired, why
-
-
-async def _by_binding(cluster: Cluster, copy: Copy) -> tuple[dict[str, int], dict[str, str]]:
-    deployments, bindings = await asyncio.gather(
-        cluster.list(DEPLOYMENTS, copy.namespace), cluster.list(BINDINGS, copy.namespace)
-    )
-    why = {
-        item["metadata"]["name"]: condition.message
-        for item in bindings.items
-        for condition in parse.conditions((item.get("status") or {}).get("conditions"))
-        if condition.type == "Ready"
-    }
-    return {item["metadata"]["name"]: item["spec"]["replicas"] for item in deployments.items}, why
 
 
 @dataclass(frozen=True)
@@ -158,10 +138,10 @@ def changes(moments: Iterable[Moment]) -> list[Scaling]:
 def replica_minutes(moments: Sequence[Moment], longest: float) -> dict[str, float]:
     """Return replica-minutes per variant from existing pods; periods without a sample of up to ``longest`` minutes are
     not counted."""
-    minutes: dict[str, float] = {}
+    minutes: defaultdict[str, float] = defaultdict(float)
     for before, after in pairwise(moments):
         length = after.minute - before.minute
         if isinstance(before, Sample) and isinstance(after, Sample) and length <= longest:
             for name, replicas in before.created.items():
-                minutes[name] = minutes.get(name, 0.0) + replicas * length
+                minutes[name] += replicas * length
     return minutes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,28 +46,17 @@ class Outcome:
 
 def checks(outcome: Outcome) -> list[Check]:
     """Return the functional claims about one fleet. None depends on how fast the machine is."""
-    name = outcome.copy.label
-    answered = Counter(result.ending for result in outcome.results)
-    failed = [result for result in outcome.results if result.ending is not Ending.OK]
+    name, results, decided = outcome.copy.label, outcome.results, outcome.changes
+    failed = [result for result in results if result.ending is not Ending.OK]
     lost = f"; {len(failed)} failed: {cut(failed[0].error, 200)}" if failed else ", none was lost"
-    decided = outcome.changes
-    claims = [
-        Check(
-            f"{name}: {answered[Ending.OK]:,} of {len(outcome.results):,} requests were answered{lost}",
-            bool(answered) and not failed,
-        ),
-        _scaled(outcome),
-        Check(
-            f"{name}: the object's status explains each scaling decision ({len(decided)})",
-            all(change.why for change in decided) and any(sample.why for sample in outcome.samples),
-        ),
-    ]
+    claim = f"{name}: {len(results) - len(failed):,} of {len(results):,} requests were answered{lost}"
+    claims = [Check(claim, bool(results) and not failed)]
     if outcome.copy.service:
         sized = any(SIZED in why for sample in outcome.samples for why in sample.why.values())
-        claims.insert(
-            1, Check(f"{name}: the autoscaler sized it with the measured profile for the observed load", sized)
-        )
-    return claims
+        claims += [Check(f"{name}: the autoscaler sized it with the measured profile for the observed load", sized)]
+    explained = all(change.why for change in decided) and any(sample.why for sample in outcome.samples)
+    claim = f"{name}: the object's status explains each scaling decision ({len(decided)})"
+    return [*claims, _scaled(outcome), Check(claim, explained)]
 
 
 def _scaled(outcome: Outcome) -> Check:
@@ -92,10 +80,8 @@ def _scaled(outcome: Outcome) -> Check:
 
 def decision_table(outcome: Outcome, scenario: Scenario, rows: int = 8) -> Table:
     """Show load, replicas and reasons at every scaling decision, at the start and at the end."""
-    shown = Table(title=f"{outcome.copy.label}: scaling decisions", title_justify="left", header_style="bold")
     counts = (f"{variant.accelerator}\nready/all" for variant in scenario.variants)
-    for column in ("minute", "req/s", *counts, "KV cache", "queue"):
-        shown.add_column(column, justify="right")
+    shown = _table(f"{outcome.copy.label}: scaling decisions", "minute", "req/s", *counts, "KV cache", "queue")
     shown.add_column("reason", overflow="fold", max_width=80)
     samples = outcome.samples
     changed = [after for before, after in pairwise(samples) if after.desired != before.desired]
@@ -113,41 +99,29 @@ def decision_table(outcome: Outcome, scenario: Scenario, rows: int = 8) -> Table
     return shown
 
 
-COLUMNS = (
-    "fleet",
-    "requests",
-    "failed",
-    "replica-\nminutes",
-    "cost",
-    "TTFT\np50, s",
-    "TTFT\np95, s",
-    "ITL\np50, ms",
-    "ITL\np95, ms",
-    "within\ntargets",
-)
-
-
 def comparison(outcomes: Sequence[Outcome], scenario: Scenario) -> Table:
     """Compare the fleets: the same traffic, what it cost, what the clients measured. Times are simulated times."""
     title = f"The same traffic, three autoscalers (targets: TTFT {SLO_TTFT / 1000:g} s, ITL {SLO_ITL} ms)"
-    shown = Table(title=title, title_justify="left", header_style="bold")
-    for number, column in enumerate(COLUMNS):
-        shown.add_column(column, justify="right" if number else "left")
+    latencies = ("TTFT\np50, s", "TTFT\np95, s", "ITL\np50, ms", "ITL\np95, ms")
+    shown = _table(title, "fleet", "requests", "failed", "replica-\nminutes", "cost", *latencies, "within\ntargets")
     for outcome in outcomes:
         seen, used = outcome.latency, replica_minutes(outcome.moments, scenario.longest_gap)
         cost = sum(used.get(variant.name, 0.0) / 60 * float(variant.cost) for variant in scenario.variants)
+        measured = [(seen.ttft.p50, ".2f"), (seen.ttft.p95, ".2f"), (1000 * seen.itl.p50, ".0f")]
+        measured += [(1000 * seen.itl.p95, ".0f"), (seen.attainment, ".1%")]
         shown.add_row(
             outcome.copy.label,
             f"{seen.requests:,}",
             f"{seen.requests - seen.answered}",
             f"{sum(used.values()):.1f}",
             f"{cost:.2f}",
-            *(_known(seconds, ".2f") for seconds in (seen.ttft.p50, seen.ttft.p95)),
-            *(_known(1000 * seconds, ".0f") for seconds in (seen.itl.p50, seen.itl.p95)),
-            _known(seen.attainment, ".1%"),
+            *("-" if math.isnan(value) else f"{value:{form}}" for value, form in measured),
         )
     return shown
 
 
-def _known(value: float, form: str) -> str:
-    return "-" if math.isnan(value) else f"{value:{form}}"
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "fleet" else "right")
+    return table

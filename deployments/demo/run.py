@@ -26,15 +26,13 @@ from deployments.child import Child
 from deployments.demo import charts, pace, report
 from deployments.demo.console import DemoConsole, kubectl, run_script, wait_until
 from deployments.demo.manifests import autoscaling, deployment, flow_parameters
-from deployments.demo.observations import BINDINGS, Moment, Sample, changes, sample
+from deployments.demo.observations import Moment, Sample, changes, sample, scaler_kind
 from deployments.demo.onboarding import nodes as onboarding_nodes
 from deployments.demo.onboarding import onboard_service
 from deployments.demo.report import Outcome
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, Copy, Form, Scenario
 from deployments.profile import ROOT, free_port
 from deployments.stack import PrefectStack, beside_a_cluster, schedule, write_prefect_file
-from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live import observe
 from modelyard.cluster import DEPLOYMENTS, Cluster
 from modelyard.local.load import ReadyPods
 from modelyard.local.settings import StackSettings, default_nodes
@@ -48,8 +46,6 @@ from modelyard.traffic.trace import Trace, read_trace
 TRACE = ROOT / "benchmarks" / "data" / "azure-llm-inference-2023-conversation.csv"
 UNSCHEDULED = 3600.0
 """Seconds until the first run of the autoscaler, unless ``schedule`` starts it before, as soon as there is a fleet."""
-RATE_WINDOW = 5.0
-"""Wall seconds over which the printed load is averaged."""
 PROGRESS_EVERY = 15.0
 """Wall seconds between progress lines."""
 
@@ -119,10 +115,11 @@ async def running(
     ``prepare`` may use cluster and Prefect before the autoscaler is scheduled; then the flow ``reconcile`` runs, too.
     """
     exporter_port = free_port()
+    products = {variant.product for variant in scenario.variants}
     nodes = [
         group.model_copy(update={"count": group.count * len(scenario.copies)})
         for group in default_nodes()
-        if any(group.product == variant.product for variant in scenario.variants)
+        if group.product in products
     ]
     pairs = [copy for copy in scenario.copies if not copy.service]
     settings = StackSettings(
@@ -168,10 +165,11 @@ async def running(
 
 
 async def _unready(cluster: Cluster, scenario: Scenario) -> list[str]:
-    items = [item for name in scenario.namespaces for item in (await cluster.list(DEPLOYMENTS, name)).items]
+    """Return the Deployments that have not all their replicas ready."""
     return [
         f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-        for item in items
+        for namespace in scenario.namespaces
+        for item in await cluster.list(DEPLOYMENTS, namespace)
         if (item.get("status") or {}).get("readyReplicas") != item["spec"]["replicas"]
     ]
 
@@ -180,13 +178,9 @@ async def _undecided(cluster: Cluster, scenario: Scenario) -> list[str]:
     """Return the fleets for which the flow has not decided yet."""
     waiting = []
     for copy in scenario.copies:
-        if copy.form is Form.POLICY:
-            items = (await cluster.list(BINDINGS, copy.namespace)).items
-            decided = [bool((item.get("status") or {}).get("conditions")) for item in items]
-        else:
-            items = (await cluster.list(VARIANTS, copy.namespace)).items
-            decided = [bool(observe.variant(item).last_run) for item in items]
-        if not decided or not all(decided):
+        field = "conditions" if copy.form is Form.POLICY else "desiredOptimizedAlloc"
+        scalers = list(await cluster.list(scaler_kind(copy), copy.namespace))
+        if not scalers or not all((item.get("status") or {}).get(field) for item in scalers):
             waiting.append(copy.label)
     return waiting
 
@@ -197,9 +191,9 @@ async def play(
     """Send the traffic to every fleet at once, then stay quiet; return the outcomes."""
     begun, tempo = time.monotonic(), pace.Pace(scenario.compression)
     fleets = [FleetTraffic(scenario, copy, trace, begun, tempo) for copy in scenario.copies]
-    background = [tempo.adjust(), narrate(fleets, scenario, tempo, console)]
-    background += [work for fleet in fleets for work in fleet.background(cluster, prometheus)]
-    tasks = [asyncio.create_task(work) for work in background]
+    work = [tempo.adjust(), narrate(fleets, scenario, tempo, console)]
+    work += [each for fleet in fleets for each in fleet.background(cluster, prometheus)]
+    tasks = [asyncio.create_task(each) for each in work]
     try:
         results = await asyncio.gather(*(fleet.replay.run() for fleet in fleets))
         console.say(f"Traffic is over: {sum(map(len, results)):,} requests sent.")
@@ -220,13 +214,12 @@ class FleetTraffic:
         self._scenario = scenario
         self._begun = begun
         self._pods = ReadyPods(copy.namespace)
-        self._sent: deque[tuple[float, int]] = deque()
+        self._sent: deque[tuple[float, int]] = deque(maxlen=6)
         settings = ReplaySettings(model=MODEL, time_compression=scenario.compression)
         if copy.service:
             settings = replace(settings, model=copy.service, ejection_time=0.05)
-        self.replay = Replay(
-            trace, self._service if copy.service else self._pods.current, settings, admits=tempo.admits
-        )
+        endpoints = self._service if copy.service else self._pods.current
+        self.replay = Replay(trace, endpoints, settings, admits=tempo.admits)
 
     def background(self, cluster: Cluster, prometheus: Prometheus) -> list[Coroutine[Any, Any, None]]:
         """Return what must run next to the traffic."""
@@ -241,12 +234,10 @@ class FleetTraffic:
         return (time.monotonic() - self._begun) * self._scenario.compression / 60
 
     def _load(self) -> float:
-        now, sent = time.monotonic() - self._begun, self._sent
-        sent.append((now, self.replay.sent))
-        while len(sent) > 2 and sent[0][0] < now - RATE_WINDOW:
-            sent.popleft()
-        (early, before), (late, after) = sent[0], sent[-1]
-        return (after - before) / (late - early) / self._scenario.compression if late > early else 0.0
+        """Return the requests sent per second of the trace, averaged over the last samples."""
+        self._sent.append((60 * self.minute(), self.replay.sent))
+        (early, before), (late, after) = self._sent[0], self._sent[-1]
+        return (after - before) / (late - early) if late > early else 0.0
 
 
 async def narrate(fleets: Sequence[FleetTraffic], scenario: Scenario, tempo: pace.Pace, console: DemoConsole) -> None:

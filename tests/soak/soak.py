@@ -30,11 +30,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from deployments.demo.observations import BINDINGS
 from deployments.demo.run import TRACE, running
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, NAMESPACE, PAIRS, Scenario
 from deployments.stack import PrefectStack
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS, Cluster, ClusterError, Holder, NotFound
 from modelyard.local.load import ReadyPods
 from modelyard.local.settings import Component
