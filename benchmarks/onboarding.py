@@ -158,12 +158,11 @@ async def live(out: Path) -> None:
     from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from deployments.demo.local_sources import MISTRAL, allowed
     from deployments.demo.manifests import before_onboarding
     from deployments.demo.onboarding import nodes, request
     from deployments.demo.run import TRACE
     from deployments.demo.scenario import CONTROLLER_NAMESPACE, SERVICE, Scenario
-    from deployments.demo.sources import Sources, small_model
+    from deployments.demo.sources import MISTRAL, Sources, allowed
     from deployments.stack import beside_a_cluster, write_prefect_file
     from flows.forms import arguments
     from flows.onboard import onboard
@@ -175,17 +174,16 @@ async def live(out: Path) -> None:
 
     scenario, copy = Scenario(), SERVICE
     trace = read_trace(TRACE).stretch(scenario.start_minute, scenario.minutes)
-    files = {f"{MISTRAL}/{k}": v for k, v in small_model("mistral", "MistralForCausalLM", 2).items()}
     settings = StackSettings(components=[*CONTROL_PLANE, Component.AGENT], nodes=nodes(scenario))
     async with (
-        Sources({}, {"models": files}) as sources,
+        Sources() as sources,
         beside_a_cluster(out, settings, [CONTROLLER_NAMESPACE], print) as (_, prefect, cluster),
     ):
         await cluster.create(CONFIG_MAPS, allowed(sources))
         shift = {"interval_seconds": 3, "shift_seconds": 1800}
         write_prefect_file(out / "prefect.yaml", "reconcile", shift, every=900, after=15)
         await asyncio.to_thread(prefect.start)
-        for manifest in before_onboarding(copy.namespace, scenario):
+        for manifest in before_onboarding(scenario):
             await cluster.apply(manifest)
         calls: Counter[str] = Counter()
         send = Transport.send

@@ -248,7 +248,7 @@ def demo_sources(
     context: options.Context = None,
 ) -> None:
     """Serve a model hub and an S3 bucket with small models on this machine until stopped."""
-    from deployments.demo.local_sources import serve
+    from deployments.demo.sources import serve
 
     asyncio.run(serve(port, allow, partial(print, flush=True)))
 

@@ -13,7 +13,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -83,43 +82,30 @@ class DemoConsole:
         for number, (claim, passed) in enumerate(self.checks, 1):
             mark = "[green]passed[/]" if passed else "[bold red]FAILED[/]"
             self.print(f"{number:3}. {mark}  {escape(claim.splitlines()[0])}")
-        if self.checks:
-            count = (
-                f"{len(self.checks)} checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed"
-            )
-            self.print(f"\n[bold {'red' if failed else 'green'}]{count}.[/]")
+        count = len(self.checks)
+        if failed:
+            self.print(f"\n[bold red]{failed} of {count} checks failed.[/]")
+        elif count:
+            self.print(f"\n[bold green]{count} checks passed.[/]")
 
     async def run(self, *words: str) -> str:
-        """Run a command that a user could type; print it and its output."""
+        """Run a command that a user could type; print it and its output. Raises ``DemonstrationFailed``."""
         self._print_command(words)
-        printed = await self.capture(*words)
-        self.print("\n".join(map(str.rstrip, printed.splitlines())), markup=False)
-        return printed
-
-    async def capture(self, *words: str) -> str:
-        """Run a command and return its output. Raises ``DemonstrationFailed``."""
-        program, env = self._program(words)
-        done = await asyncio.to_thread(
-            subprocess.run, program, env=env, cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise DemonstrationFailed(
-                f"`{shlex.join(words)}` exited with code {done.returncode}: {done.stdout}{done.stderr}"
-            )
-        return str(done.stdout)
-
-    async def stream(self, *words: str) -> str:
-        """Run a longer command and print each line as it comes. Raises ``DemonstrationFailed``."""
-        self._print_command(words)
-        program, env = self._program(words)
+        program = [sys.executable, "-m", "deployments.command"]
+        if words[0] != "modelyard":
+            program = [str(ensure([words[0]], self.say)[words[0]])]
         process = await asyncio.create_subprocess_exec(
-            *program, env=env, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *(*program, *words[1:]),
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "150"},
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
-        lines = []
+        assert process.stdout is not None
+        lines: list[str] = []
         try:
-            assert process.stdout is not None
-            async for raw in process.stdout:
-                lines.append(raw.decode(errors="replace").rstrip())
+            async for line in process.stdout:
+                lines.append(line.decode(errors="replace").rstrip())
                 self.print(lines[-1], markup=False)
             code = await process.wait()
         finally:
@@ -127,7 +113,7 @@ class DemoConsole:
                 process.kill()
                 await process.wait()
         if code:
-            raise DemonstrationFailed(f"`{shlex.join(words[:3])} ...` exited with code {code}: {lines[-1:]}")
+            raise DemonstrationFailed(f"`{shlex.join(words[:3])} ...` exited with code {code}: {' '.join(lines[-3:])}")
         return "\n".join(lines)
 
     def _print_command(self, words: Sequence[str]) -> None:
@@ -136,14 +122,8 @@ class DemoConsole:
         for word in words:
             wraps = word.startswith("--") and len(lines[-1]) > WIDTH / 2
             lines[-1] += " \\" if wraps else f" {shlex.quote(word)}"
-            lines += [f"    {word}"] if wraps else []
+            lines += [f"    {shlex.quote(word)}"] if wraps else []
         self.print("\n" + "\n".join(lines), style="bold", markup=False)
-
-    def _program(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        first, *arguments = words
-        own = [sys.executable, "-m", "deployments.command"]
-        program = own if first == "modelyard" else [str(ensure([first], self.say)[first])]
-        return [*program, *arguments], {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "150"}
 
 
 async def wait_until(goal: str, look: Callable[[], Awaitable[T]], holds: Callable[[T], object]) -> T:

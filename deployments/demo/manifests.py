@@ -5,39 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
 from deployments.demo.scenario import MODEL, PORT, Copy, DemoVariant, Form, Scenario
+from deployments.profile import ROOT
 
 POLICY = "llama"
+PREREQUISITES = ROOT / "config" / "samples" / "local" / "onboarding.yaml"
+
+
+def manifest(
+    api_version: str, kind: str, copy: Copy, name: str, spec: dict[str, Any], **metadata: Any
+) -> dict[str, Any]:
+    """Return an object in the namespace of a fleet."""
+    metadata = {"name": name, "namespace": copy.namespace, **metadata}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def target(variant: DemoVariant) -> dict[str, str]:
+    """Return the reference to a variant's Deployment."""
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": variant.name}
 
 
 def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str, Any]:
     """Return a Deployment of simulated engines on nodes with the variant's accelerator."""
     labels = {"app": variant.name}
-    container = engine(variant, scenario, f"--model={MODEL}")
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": variant.name, "namespace": copy.namespace, "labels": labels},
+    scrape = {"scrape": "true", "port": str(PORT), "path": "/metrics"}
+    template = {
+        "metadata": {
+            "labels": {**labels, "modelyard.dev/model": "llama-3.3-70b"},
+            "annotations": {f"prometheus.io/{key}": value for key, value in scrape.items()},
+        },
         "spec": {
-            "replicas": variant.start_replicas,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {
-                    "labels": {**labels, "modelyard.dev/model": "llama-3.3-70b"},
-                    "annotations": {
-                        "prometheus.io/scrape": "true",
-                        "prometheus.io/port": str(PORT),
-                        "prometheus.io/path": "/metrics",
-                    },
-                },
-                "spec": {
-                    "nodeSelector": {"nvidia.com/gpu.product": variant.product},
-                    "terminationGracePeriodSeconds": 30,
-                    "containers": [container],
-                },
-            },
+            "nodeSelector": {"nvidia.com/gpu.product": variant.product},
+            "terminationGracePeriodSeconds": 30,
+            "containers": [engine(variant, scenario, f"--model={MODEL}")],
         },
     }
+    spec = {"replicas": variant.start_replicas, "selector": {"matchLabels": labels}, "template": template}
+    return manifest("apps/v1", "Deployment", copy, variant.name, spec, labels=labels)
 
 
 def engine(variant: DemoVariant, scenario: Scenario, *model: str) -> dict[str, Any]:
@@ -63,35 +69,14 @@ def engine(variant: DemoVariant, scenario: Scenario, *model: str) -> dict[str, A
     }
 
 
-def before_onboarding(namespace: str, scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """Yield what an onboarding needs: a namespace, a claim for benchmark results, a runtime per accelerator."""
-    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-    yield {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "results", "namespace": namespace},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    serves = {
-        "modelFormat": {"name": "safetensors", "version": "1.0.0"},
-        "modelFramework": {"name": "transformers", "version": "4.43.0"},
-        "modelArchitecture": "MistralForCausalLM",
-        "autoSelect": True,
-    }
-    for variant in scenario.variants:
-        yield {
-            "apiVersion": "ome.io/v1beta1",
-            "kind": "ServingRuntime",
-            "metadata": {"name": f"on-{variant.accelerator.lower()}", "namespace": namespace},
-            "spec": {
-                "protocolVersions": ["openAI"],
-                "supportedModelFormats": [serves],
-                "engineConfig": {
-                    "nodeSelector": {"nvidia.com/gpu.product": variant.product},
-                    "runner": engine(variant, scenario, "--model=$(MODEL_PATH)", "--served-model-name={{.Name}}"),
-                },
-            },
-        }
+def before_onboarding(scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """Yield the sample prerequisites of an onboarding, with the runtimes' engines replaced by the scenario's."""
+    variants = {f"on-{variant.accelerator.lower()}": variant for variant in scenario.variants}
+    for document in yaml.safe_load_all(PREREQUISITES.read_text(encoding="utf-8")):
+        if variant := variants.get(document["metadata"]["name"]):
+            runner = engine(variant, scenario, "--model=$(MODEL_PATH)", "--served-model-name={{.Name}}")
+            document["spec"]["engineConfig"]["runner"] = runner
+        yield document
 
 
 def autoscaling(copy: Copy, scenario: Scenario) -> Iterator[dict[str, Any]]:
@@ -105,85 +90,46 @@ def autoscaling(copy: Copy, scenario: Scenario) -> Iterator[dict[str, Any]]:
 
 def variant_autoscaling(variant: DemoVariant, copy: Copy) -> dict[str, Any]:
     """Return a VariantAutoscaling in saturation form."""
-    return {
-        "apiVersion": "llmd.ai/v1alpha1",
-        "kind": "VariantAutoscaling",
-        "metadata": {
-            "name": variant.name,
-            "namespace": copy.namespace,
-            "labels": {"inference.optimization/acceleratorName": variant.accelerator},
-            "annotations": {"modelyard.dev/max-replicas": str(variant.max_replicas)},
-        },
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": variant.name},
-            "modelID": MODEL,
-            "variantCost": variant.cost,
-        },
-    }
+    return manifest(
+        *("llmd.ai/v1alpha1", "VariantAutoscaling", copy, variant.name),
+        {"scaleTargetRef": target(variant), "modelID": MODEL, "variantCost": variant.cost},
+        labels={"inference.optimization/acceleratorName": variant.accelerator},
+        annotations={"modelyard.dev/max-replicas": str(variant.max_replicas)},
+    )
 
 
 def policy(copy: Copy, scenario: Scenario) -> dict[str, Any]:
     """Return a policy that keeps running requests and KV use at target values; scales up at once and down slowly."""
-
-    def seconds(trace_seconds: float) -> str:
-        return f"{round(trace_seconds / scenario.compression * 1000)}ms"
-
-    return {
-        "apiVersion": "registry.volcano.sh/v1alpha1",
-        "kind": "AutoscalingPolicy",
-        "metadata": {"name": POLICY, "namespace": copy.namespace},
-        "spec": {
-            "tolerancePercent": 10,
-            "metrics": [
-                {"metricName": "vllm:num_requests_running", "targetValue": str(scenario.variants[0].batch // 2)},
-                {"metricName": "vllm:kv_cache_usage_perc", "targetValue": "700m"},
-            ],
-            "behavior": {
-                "scaleUp": {
-                    "stablePolicy": {"instances": 1, "percent": 100, "period": seconds(60)},
-                    "panicPolicy": {
-                        "period": seconds(60),
-                        "percent": 200,
-                        "panicThresholdPercent": 200,
-                        "panicModeHold": seconds(60),
-                    },
-                },
-                "scaleDown": {
-                    "instances": 1,
-                    "percent": 50,
-                    "period": seconds(60),
-                    "stabilizationWindow": seconds(180),
-                },
-            },
+    minute, window = (f"{round(seconds / scenario.compression * 1000)}ms" for seconds in (60, 180))
+    panic = {"period": minute, "percent": 200, "panicThresholdPercent": 200, "panicModeHold": minute}
+    spec = {
+        "tolerancePercent": 10,
+        "metrics": [
+            {"metricName": "vllm:num_requests_running", "targetValue": str(scenario.variants[0].batch // 2)},
+            {"metricName": "vllm:kv_cache_usage_perc", "targetValue": "700m"},
+        ],
+        "behavior": {
+            "scaleUp": {"stablePolicy": {"instances": 1, "percent": 100, "period": minute}, "panicPolicy": panic},
+            "scaleDown": {"instances": 1, "percent": 50, "period": minute, "stabilizationWindow": window},
         },
     }
+    return manifest("registry.volcano.sh/v1alpha1", "AutoscalingPolicy", copy, POLICY, spec)
 
 
 def binding(copy: Copy, scenario: Scenario) -> dict[str, Any]:
     """Return a binding that shares one total among both Deployments, cheapest first."""
-    return {
-        "apiVersion": "registry.volcano.sh/v1alpha1",
-        "kind": "AutoscalingPolicyBinding",
-        "metadata": {"name": POLICY, "namespace": copy.namespace},
-        "spec": {
-            "policyRef": {"name": POLICY},
-            "optimizerConfiguration": {
-                "costExpansionRatePercent": 200,
-                "params": [
-                    {
-                        "target": {
-                            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": variant.name},
-                            "metricEndpoint": {"uri": "/metrics", "port": PORT},
-                        },
-                        "minReplicas": 1,
-                        "maxReplicas": variant.max_replicas,
-                        "cost": int(float(variant.cost)),
-                    }
-                    for variant in scenario.variants
-                ],
-            },
-        },
-    }
+    params = [
+        {
+            "target": {"targetRef": target(variant), "metricEndpoint": {"uri": "/metrics", "port": PORT}},
+            "minReplicas": 1,
+            "maxReplicas": variant.max_replicas,
+            "cost": int(float(variant.cost)),
+        }
+        for variant in scenario.variants
+    ]
+    optimizer = {"costExpansionRatePercent": 200, "params": params}
+    spec = {"policyRef": {"name": POLICY}, "optimizerConfiguration": optimizer}
+    return manifest("registry.volcano.sh/v1alpha1", "AutoscalingPolicyBinding", copy, POLICY, spec)
 
 
 def flow_parameters(scenario: Scenario, prometheus_url: str) -> dict[str, Any]:

@@ -15,10 +15,9 @@ import aiohttp
 import yaml
 
 from deployments.demo.console import DemoConsole
-from deployments.demo.local_sources import MISTRAL, allowed
 from deployments.demo.manifests import before_onboarding
 from deployments.demo.scenario import FLOOR, SLO_ITL, SLO_TTFT, Copy, Scenario
-from deployments.demo.sources import Sources, small_model
+from deployments.demo.sources import MISTRAL, Sources, allowed
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.benchmarks.world import BENCHMARK_JOBS
@@ -77,15 +76,12 @@ def request(uri: str, endpoint: str, copy: Copy, scenario: Scenario, trace: Trac
 
 def command(given: dict[str, Any]) -> list[str]:
     """Return the same request as a user types it."""
-    words = ["modelyard", "onboard", given["uri"], "-n", given["namespace"]]
+    words = ["modelyard", "onboard", given.pop("uri")]
     names = {"parameters": "parameter", "prices": "price", "levels": "level"}
     for field, value in given.items():
-        if field in ("uri", "namespace"):
-            continue
-        option = f"--{names.get(field, field)}".replace("_", "-")
         many = [f"{key}={text}" for key, text in value.items()] if isinstance(value, dict) else value
         for text in many if isinstance(many, list) else [many]:
-            words += [option, str(text)]
+            words += [f"--{names.get(field, field)}".replace("_", "-"), str(text)]
     return words
 
 
@@ -107,12 +103,11 @@ async def onboard_service(console: DemoConsole, scenario: Scenario, trace: Trace
     )
     await install(cluster, arguments=["--access-log", "none"])
     path = out / "onboarding.yaml"
-    path.write_text(yaml.safe_dump_all(before_onboarding(copy.namespace, scenario), sort_keys=False), encoding="utf-8")
-    files = {f"{MISTRAL}/{name}": body for name, body in small_model("mistral", "MistralForCausalLM", 2).items()}
-    async with Sources({}, {"models": files}) as sources:
+    path.write_text(yaml.safe_dump_all(before_onboarding(scenario), sort_keys=False), encoding="utf-8")
+    async with Sources() as sources:
         await cluster.create(CONFIG_MAPS, allowed(sources))
         await console.run("kubectl", "apply", "-f", str(path))
-        printed = await console.stream(*command(request(f"s3://models/{MISTRAL}", sources.url, copy, scenario, trace)))
+        printed = await console.run(*command(request(f"s3://models/{MISTRAL}", sources.url, copy, scenario, trace)))
     return await check_service(console, scenario, copy, cluster, printed)
 
 
@@ -123,12 +118,12 @@ async def check_service(console: DemoConsole, scenario: Scenario, copy: Copy, cl
     state = (model.get("status") or {}).get("state")
     console.check(f"Delivered: BaseModel {space}/{name} is {state} on its nodes", state == "Ready")
 
-    jobs = {
-        job["metadata"]["name"]: (job.get("status") or {}).get("state")
+    jobs = [
+        f"{job['metadata']['name']} {job.get('status', {}).get('state')}"
         for job in await cluster.list(BENCHMARK_JOBS, space)
-    }
-    measured = len(jobs) == len(scenario.variants) and {*jobs.values()} == {"Completed"}
-    console.check(f"Measured: {', '.join(f'BenchmarkJob {job} {state}' for job, state in jobs.items())}", measured)
+    ]
+    measured = len(jobs) == len(scenario.variants) and all(job.endswith(" Completed") for job in jobs)
+    console.check(f"Measured: {', '.join(f'BenchmarkJob {job}' for job in jobs)}", measured)
 
     services = [service["metadata"]["name"] for service in await cluster.list(INFERENCE_SERVICES, space)]
     console.check(f"Cleaned up: only InferenceService {', '.join(services)} is left, no probe", services == [name])
@@ -145,8 +140,7 @@ async def check_service(console: DemoConsole, scenario: Scenario, copy: Copy, cl
 
     fitted = {key: value for part in spec["variantProfile"]["perfParms"].values() for key, value in part.items()}
     engine = engine_of(provenance(autoscaling), fitted)
-    names = ("alpha", "beta", "gamma", "delta")
-    service = ", ".join(f"{name} {float(fitted.get(name, 'nan')):.3g}" for name in names)
+    service = ", ".join(f"{key} {float(fitted.get(key, 'nan')):.3g}" for key in ("alpha", "beta", "gamma", "delta"))
     alone = ", ".join(f"{value:.3g}" for value in engine or ())
     simulated = ", ".join(f"{value:g}" for value in (*variant.decode, *variant.prefill))
     console.check(
@@ -171,6 +165,5 @@ async def answers(service: Object) -> tuple[str, bool]:
                 answered += answer.output_tokens == TOKENS
             except (RequestFailed, TimeoutError, aiohttp.ClientError) as error:
                 problem = f"; {type(error).__name__}: {error}"[:200]
-    return f"Serving: {answered} of {REQUESTS} requests answered at {url}{problem}", answered == REQUESTS and ready(
-        service
-    )
+    passed = answered == REQUESTS and ready(service)
+    return f"Serving: {answered} of {REQUESTS} requests answered at {url}{problem}", passed

@@ -1,44 +1,65 @@
-"""Model hub and S3 bucket of the demonstrations on a loopback address, with small models.
+"""``modelyard demo sources``: a model hub and an S3 bucket on this machine, to try out models and onboarding.
 
-They implement what clients of a hub and of S3 use: commits, listings, byte ranges, checksums. The models have the shape
-of real ones and random weights.
+They serve two small models with the shape of real ones and random weights, under their own names and under those that
+``config/samples`` names, and take benchmark results. They implement what clients of a hub and of S3 use: commits,
+listings, byte ranges, checksums. ``--allow`` permits the cluster in KUBECONFIG to fetch from them, as an administrator
+would.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import json
+import math
 import random
+import signal
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from io import BytesIO
 from typing import Any, Self
+from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
+import yaml
 from aiohttp import web
 
-PIECE = 1 << 16
+from deployments.demo.scenario import CONTROLLER_NAMESPACE
+from modelyard.cluster import NAMESPACES, AlreadyExists, Cluster, ClusterSettings
+from modelyard.cluster.connection import is_loopback
+from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.ports import describe_listen_error
+
+LLAMA, MISTRAL = "tiny-llama", "tiny-mistral"
+"""The two small models: the first in the hub, as ``demo/tiny-llama``, the second in the bucket ``models``."""
+SAMPLE_MODELS = ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.3-70B-Instruct")
+SAMPLE_ADAPTER, SAMPLE_FOLDER = "example/support-tone", "house-model"
+"""Names in ``config/samples``: repositories of a hub, and a folder of the bucket ``models``."""
+RESULTS = "benchmarks"
+"""The only bucket that takes files: results of benchmarks, some kilobytes each."""
 LARGE = 1 << 20
 """Bytes from which a hub keeps a file as a large one, with its SHA-256 in the listing."""
-LARGEST = 16 << 20
-"""Bytes of a file that a bucket takes: results of benchmarks have some kilobytes, pictures included."""
 
 Files = Mapping[str, bytes]
 
 
+class SourcesError(RuntimeError):
+    """The hub and the bucket cannot be served or allowed; the message says what to do."""
+
+
 def tokenizer() -> dict[str, bytes]:
     """Return a tokenizer that counts as the simulated engine does: every word is one token."""
-    model = {"type": "WordLevel", "vocab": {"tok": 0}, "unk_token": "tok"}
-    rest = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
     rules: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [],
         "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": model,
-        **rest,
+        "model": {"type": "WordLevel", "vocab": {"tok": 0}, "unk_token": "tok"},
+        **dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder")),
     }
-    known = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "tok", "model_max_length": 8192}
-    return {"tokenizer.json": json.dumps(rules).encode(), "tokenizer_config.json": json.dumps(known).encode()}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "tok", "model_max_length": 8192}
+    return {"tokenizer.json": json.dumps(rules).encode(), "tokenizer_config.json": json.dumps(config).encode()}
 
 
 def small_model(kind: str, architecture: str, seed: int) -> dict[str, bytes]:
@@ -57,87 +78,87 @@ def small_model(kind: str, architecture: str, seed: int) -> dict[str, bytes]:
         "torch_dtype": "bfloat16",
         "transformers_version": "4.43.0",
     }
-    few = hidden * shared // heads
-    one = {
+    layer: dict[str, tuple[int, ...]] = {
         **{f"self_attn.{name}_proj": (hidden, hidden) for name in "qo"},
-        **{f"self_attn.{name}_proj": (few, hidden) for name in "kv"},
+        **{f"self_attn.{name}_proj": (hidden * shared // heads, hidden) for name in "kv"},
         **{f"mlp.{name}_proj": (inner, hidden) for name in ("gate", "up")},
         "mlp.down_proj": (hidden, inner),
         "input_layernorm": (hidden,),
         "post_attention_layernorm": (hidden,),
     }
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (words, hidden), "lm_head": (words, hidden)}
-    shapes |= {f"model.layers.{layer}.{name}": shape for layer in range(layers) for name, shape in one.items()}
-    header, end = {}, 0
-    for name, shape in {**shapes, "model.norm": (hidden,)}.items():
-        begin, end = end, end + 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
-    told = json.dumps(header).encode()
-    weights = struct.pack("<Q", len(told)) + told + random.Random(seed).randbytes(end)
+    shapes |= {f"model.layers.{index}.{name}": shape for index in range(layers) for name, shape in layer.items()}
+    weights = safetensors({**shapes, "model.norm": (hidden,)}, random.Random(seed).randbytes)
     return {"config.json": json.dumps(config, indent=2).encode(), "model.safetensors": weights, **tokenizer()}
 
 
 def small_adapter(base: str) -> dict[str, bytes]:
     """Return the files of a LoRA adapter of rank 1 for ``base``, a hub's name of a ``small_model``."""
-    about = {
+    config = {
         "peft_type": "LORA",
         "base_model_name_or_path": base,
         "r": 1,
         "lora_alpha": 2,
         "target_modules": ["q_proj"],
     }
-    name = "base_model.model.model.layers.0.self_attn.q_proj"
-    header = {
-        f"{name}.lora_{part}.weight": {
-            "dtype": "BF16",
-            "shape": shape,
-            "data_offsets": [512 * part_number, 512 * (part_number + 1)],
-        }
-        for part_number, (part, shape) in enumerate((("A", (1, 256)), ("B", (256, 1))))
-    }
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora"
+    weights = safetensors({f"{name}_A": (1, 256), f"{name}_B": (256, 1)}, bytes)
+    return {"adapter_config.json": json.dumps(config).encode(), "adapter_model.safetensors": weights}
+
+
+def safetensors(shapes: Mapping[str, tuple[int, ...]], fill: Callable[[int], bytes]) -> bytes:
+    """Return a file of BF16 weights of these shapes; ``fill`` returns so many bytes."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    weights = struct.pack("<Q", len(text)) + text + bytes(1024)
-    return {"adapter_config.json": json.dumps(about).encode(), "adapter_model.safetensors": weights}
+    return struct.pack("<Q", len(text)) + text + fill(end)
 
 
 class Sources:
-    """Repositories of the hub, ``OWNER/NAME``, and buckets, on one port while it is entered.
+    """Repositories of the hub, ``OWNER/NAME``, and buckets, on one port of 127.0.0.1 while it is entered.
 
-    A bucket that is a dictionary takes new files, of at most ``LARGEST`` bytes.
+    Entering raises ``SourcesError`` when the port is taken; 0 stands for any free one.
     """
 
-    def __init__(self, repositories: Mapping[str, Files], buckets: Mapping[str, Files], port: int = 0) -> None:
-        """``port`` of 127.0.0.1; 0: any free one."""
+    def __init__(self, port: int = 0) -> None:
         self.url = ""
         self._port = port
-        self.repositories, self.buckets = repositories, buckets
-        app = web.Application(client_max_size=LARGEST)
+        self.llama = small_model("llama", "LlamaForCausalLM", 1)
+        self.mistral = small_model("mistral", "MistralForCausalLM", 2)
+        self.repositories: Mapping[str, Files] = {
+            **dict.fromkeys((f"demo/{LLAMA}", *SAMPLE_MODELS), self.llama),
+            SAMPLE_ADAPTER: small_adapter(SAMPLE_MODELS[0]),
+        }
+        models = {
+            f"{folder}/{name}": body for folder in (MISTRAL, SAMPLE_FOLDER) for name, body in self.mistral.items()
+        }
+        self._results: dict[str, bytes] = {}
+        self.buckets: Mapping[str, Files] = {"models": models, RESULTS: self._results}
+        app = web.Application(client_max_size=16 << 20)
         app.router.add_get("/api/models/{owner}/{name}/revision/{revision}", self._commit)
         app.router.add_get("/api/models/{owner}/{name}/tree/{revision}", self._tree)
         app.router.add_get("/{owner}/{name}/resolve/{revision}/{file:.+}", self._hub_file)
         app.router.add_get("/{bucket}", self._listing)
         app.router.add_get("/{bucket}/{file:.+}", self._object)
-        app.router.add_put("/{bucket}/{file:.+}", self._store)
+        app.router.add_put(f"/{RESULTS}/{{file:.+}}", self._store)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
-        except BaseException:
+        except BaseException as error:
             await self._runner.cleanup()
+            if isinstance(error, OSError):
+                raise SourcesError(describe_listen_error("127.0.0.1", self._port, error)) from None
             raise
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        self.url = "http://{}:{}".format(*self._runner.addresses[0][:2])
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
-
-    def in_bucket(self, bucket: str, prefix: str) -> Files:
-        """Return the files below a prefix."""
-        found = self.buckets[bucket].items()
-        return {name.removeprefix(f"{prefix}/"): body for name, body in found if name.startswith(f"{prefix}/")}
 
     # Hub
 
@@ -155,9 +176,9 @@ class Sources:
             entries.append(entry)
         return web.json_response(entries)
 
-    async def _hub_file(self, request: web.Request) -> web.StreamResponse:
+    async def _hub_file(self, request: web.Request) -> web.Response:
         commit, files = self._repository(request)
-        return await self._send(request, files, {"X-Repo-Commit": commit})
+        return _send(request, files, {"X-Repo-Commit": commit})
 
     def _repository(self, request: web.Request) -> tuple[str, Files]:
         files = self.repositories.get("{owner}/{name}".format(**request.match_info))
@@ -168,57 +189,86 @@ class Sources:
             raise web.HTTPNotFound(headers={"X-Error-Code": "RevisionNotFound"})
         return commit, files
 
-    # Bucket
+    # Buckets
 
     async def _listing(self, request: web.Request) -> web.Response:
-        files, prefix = self._bucket(request), request.query.get("prefix", "")
         found = "".join(
             f"<Contents><Key>{escape(name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
             f"<ETag>{escape(_etag(body))}</ETag><Size>{len(body)}</Size></Contents>"
-            for name, body in sorted(files.items())
-            if name.startswith(prefix)
+            for name, body in sorted(self._bucket(request).items())
+            if name.startswith(request.query.get("prefix", ""))
         )
         text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>"
         return web.Response(text=text, content_type="application/xml")
 
-    async def _object(self, request: web.Request) -> web.StreamResponse:
-        return await self._send(request, self._bucket(request), {})
+    async def _object(self, request: web.Request) -> web.Response:
+        return _send(request, self._bucket(request), {})
 
     async def _store(self, request: web.Request) -> web.Response:
-        files, body = self._bucket(request), await request.read()
-        if not isinstance(files, dict):
-            raise web.HTTPForbidden
-        files[request.match_info["file"]] = body
+        self._results[request.match_info["file"]] = body = await request.read()
         return web.Response(headers={"ETag": _etag(body)})
 
     def _bucket(self, request: web.Request) -> Files:
-        files = self.buckets.get(request.match_info["bucket"])
-        if files is None:
+        if (files := self.buckets.get(request.match_info["bucket"])) is None:
             text = "<Error><Code>NoSuchBucket</Code><Message>There is no such bucket</Message></Error>"
             raise web.HTTPNotFound(text=text, content_type="application/xml")
         return files
 
-    # Both
 
-    async def _send(self, request: web.Request, files: Files, headers: Mapping[str, str]) -> web.StreamResponse:
-        """Send a file or the requested range of it."""
-        body = files.get(request.match_info["file"])
-        if body is None:
-            raise web.HTTPNotFound
-        if request.headers.get("If-Match", _etag(body)) != _etag(body):
-            raise web.HTTPPreconditionFailed
-        start, stop, _ = request.http_range.indices(len(body))
-        part = "Range" in request.headers
-        response = web.StreamResponse(status=206 if part else 200, headers={**headers, "ETag": _etag(body)})
-        if part:
-            response.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(body)}"
-        response.content_length = stop - start
-        await response.prepare(request)
-        for at in range(start, stop, PIECE) if request.method == "GET" else ():
-            await response.write(body[at : min(stop, at + PIECE)])
-        return response
+def _send(request: web.Request, files: Files, headers: Mapping[str, str]) -> web.Response:
+    """Return a file or the requested range of it."""
+    body = files.get(request.match_info["file"])
+    if body is None:
+        raise web.HTTPNotFound
+    if request.headers.get("If-Match", _etag(body)) != _etag(body):
+        raise web.HTTPPreconditionFailed
+    headers = {**headers, "ETag": _etag(body)}
+    if "Range" not in request.headers:
+        return web.Response(body=BytesIO(body), headers=headers)
+    start, stop, _ = request.http_range.indices(len(body))
+    headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(body)}"
+    return web.Response(status=206, body=BytesIO(body[start:stop]), headers=headers)
 
 
 @lru_cache
 def _etag(body: bytes) -> str:
     return f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+
+
+def allowed(sources: Sources) -> dict[str, Any]:
+    """Return the ConfigMap of an administrator: the hub that hf:// means, and the endpoint that s3:// may read."""
+    data = {"hubEndpoint": sources.url, "endpoints": [sources.url.removeprefix("http://")]}
+    text = yaml.safe_dump({**data, "cpu": "100m", "memory": "256Mi"}, sort_keys=False)
+    metadata = {"name": CONFIG_MAP, "namespace": CONTROLLER_NAMESPACE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}}
+
+
+async def allow(sources: Sources) -> None:
+    """Permit a cluster on this machine to fetch models from these sources. Raises ``SourcesError`` for any other."""
+    async with Cluster.connect(ClusterSettings()) as cluster:
+        server = cluster.transport.server
+        if not is_loopback(urlsplit(server).hostname or ""):
+            raise SourcesError(
+                f"--allow: the cluster at {server} is not on this machine, its nodes cannot reach 127.0.0.1; set "
+                "KUBECONFIG to that of `modelyard local up`"
+            )
+        with contextlib.suppress(AlreadyExists):
+            await cluster.create(NAMESPACES, {"metadata": {"name": CONTROLLER_NAMESPACE}})
+        await cluster.apply(allowed(sources))
+
+
+async def serve(port: int, permit: bool, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or an interrupt. Raises ``SourcesError``."""
+    task = asyncio.current_task()
+    assert task is not None
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(stop, task.cancel)
+    async with Sources(port) as sources:
+        if permit:
+            await allow(sources)
+            say(f"ConfigMap {CONTROLLER_NAMESPACE}/{CONFIG_MAP} allows them")
+        say(f"hub and bucket: {sources.url}")
+        say(f"modelyard models add hf://demo/{LLAMA}")
+        say(f"modelyard models add s3://models/{MISTRAL} --parameter endpoint={sources.url}")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()

@@ -1,7 +1,8 @@
 """Tour of models, services and the router on one local cluster: ``make demo-tour``.
 
-Two nodes with GPUs and one without, Prefect with every flow deployed, a small model hub and a bucket. Each chapter does
-what a user would do with kubectl, curl and ``modelyard``, and checks the result.
+Two nodes with GPUs and one without, Prefect with every flow deployed, a small model hub and a bucket. Each chapter
+applies samples and does what a user would do with kubectl, curl and ``modelyard``, waits for the documented states, and
+checks the result.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,26 +21,22 @@ from typing import Any
 import aiohttp
 
 from deployments.demo.console import DemoConsole, kubectl, run_script, wait_until
-from deployments.demo.local_sources import LLAMA, MISTRAL, allowed
 from deployments.demo.scenario import CONTROLLER_NAMESPACE
-from deployments.demo.sources import Files, Sources, small_model
+from deployments.demo.sources import LLAMA, MISTRAL, Files, Sources, allowed
 from deployments.stack import beside_a_cluster, write_prefect_file
-from modelyard.cluster import CONFIG_MAPS, Cluster, Object, ResourceType
-from modelyard.hosts import HostsFile, ServiceResolver
+from modelyard.cluster import CONFIG_MAPS, Cluster, Object
 from modelyard.local.agent.records import RecordStore
 from modelyard.local.router import ADDRESS
 from modelyard.local.settings import CONTROL_PLANE, Component, NodeGroup, StackSettings
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import PODS
-from modelyard.routing.objects import ROUTES
 from modelyard.traffic.latency import Ending
-from modelyard.traffic.replay import RequestFailed, chat_body, send
+from modelyard.traffic.replay import RequestFailed, chat_body, open_session, send
 from modelyard.workloads.names import SERVICE
 from modelyard.workloads.returning import DEADLINE
 from modelyard.workloads.story import LATEST, READY
-from modelyard.workloads.world import INFERENCE_SERVICES, MODELS
+from modelyard.workloads.world import INFERENCE_SERVICES
 
 GPU_NODES = ["l40s-0", "l40s-1"]
 NODES = [
@@ -48,11 +45,7 @@ NODES = [
     NodeGroup(name="cpu", count=1, gpus=0),
 ]
 SELECTOR = "nvidia.com/gpu.present=true"
-RUNTIMES, SERVICES, ROUTER = (
-    "config/runtimes/local",
-    "config/samples/local/services.yaml",
-    "config/samples/local/router.yaml",
-)
+RUNTIMES, SAMPLES = "config/runtimes/local", "config/samples/local"
 SHOP, CHAT = "shop", "chat"
 """Namespace of the services and name of one of them; the router's sample has its own namespace ``chat``."""
 COMPONENTS = {CHAT: ["engine"], "wide": ["engine", "engine"], "split": ["decoder", "engine", "router"]}
@@ -81,26 +74,37 @@ class Tour:
     ) -> None:
         self.console, self.stack, self.cluster = console, stack, cluster
         self.sources, self.session = sources, session
+        self.records = RecordStore(stack.paths.agent)
 
-    async def until(
-        self, goal: str, kind: ResourceType, name: str, holds: Callable[[Object], object], namespace: str | None = None
-    ) -> Object:
-        """Wait until it holds of an object; return the object."""
-        return await wait_until(goal, partial(self.cluster.get, kind, name, namespace), holds)
+    async def kubectl(self, *words: str, namespace: str = SHOP) -> None:
+        """Run kubectl in a namespace."""
+        await self.console.run("kubectl", "-n", namespace, *words)
 
-    async def service(self, goal: str, holds: Callable[[Object], object], name: str = CHAT) -> Object:
-        """Wait until it holds of a service."""
-        return await self.until(f"{name} {goal}", INFERENCE_SERVICES, name, holds, SHOP)
+    async def wait(self, states: Sequence[str], *objects: str, namespace: str = SHOP) -> None:
+        """Wait until objects have these conditions, or values as ``PATH=VALUE``, in their current generation."""
+        for state in states:
+            wanted = f"jsonpath={state}" if "=" in state else f"condition={state}"
+            await self.kubectl("wait", *objects, f"--for={wanted}", "--timeout=600s", namespace=namespace)
+
+    async def reason(self, condition: str, reason: str) -> None:
+        """Wait until a condition of the service ``CHAT`` has this reason."""
+        await self.wait([f'{{.status.conditions[?(@.type=="{condition}")].reason}}={reason}'], f"isvc/{CHAT}")
 
     async def pods(self, name: str = CHAT) -> list[Object]:
         """Return the pods of a service that are not terminating."""
         pods = await self.cluster.list(PODS, SHOP, label_selector=f"{SERVICE}={name}")
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
+    async def only_pod(self) -> str:
+        """Wait until the service ``CHAT`` has a single pod; return its name."""
+        (pod,) = await wait_until(f"{CHAT} has a single pod", self.pods, lambda pods: len(pods) == 1)
+        return str(pod["metadata"]["name"])
+
     async def complete(self, model: str, tokens: int = 32) -> str:
         """Stream a completion through the router; return an error, or "" when it is complete."""
         try:
-            answer = await send(self.session, ADDRESS, chat_body(model, 16, tokens))
+            async with asyncio.timeout(120):
+                answer = await send(self.session, ADDRESS, chat_body(model, 16, tokens))
         except (RequestFailed, aiohttp.ClientError, OSError) as error:
             broken = isinstance(error, RequestFailed) and error.ending is Ending.BROKEN
             return f"{'stream broke off' if broken else 'request failed'}: {cut(str(error), 200)}"
@@ -109,13 +113,20 @@ class Tour:
     async def post(self, model: str, prompt: str = "hello", **headers: str) -> tuple[int, Any]:
         """Send a completion of one token to the router; return status and body."""
         body = {"model": model, "prompt": prompt, "max_tokens": 1}
-        async with self.session.post(f"{ADDRESS}/v1/completions", json=body, headers=headers) as answer:
-            return answer.status, await answer.json()
+        async with (
+            asyncio.timeout(120),
+            self.session.post(f"{ADDRESS}/v1/completions", json=body, headers=headers) as sent,
+        ):
+            return sent.status, await sent.json()
 
-    async def models_of(self, count: int, model: str, **headers: str) -> Counter[str]:
+    async def answering(self, count: int, model: str, **headers: str) -> Counter[str]:
         """Send requests; count the answers by the engine's model, or by status."""
         answers = [await self.post(model, **headers) for _ in range(count)]
         return Counter(body.get("model") if status == 200 else f"HTTP {status}" for status, body in answers)
+
+    def check_answer(self, subject: str, error: str, also: bool = True) -> None:
+        """Check that an answer was complete, and another condition."""
+        self.console.check(f"{subject} answers{error and ': ' + error}", also and not error)
 
     @contextlib.asynccontextmanager
     async def clients(self, model: str, count: int = 1, tokens: int = 32) -> AsyncIterator[list[str]]:
@@ -139,28 +150,21 @@ class Tour:
         """Change the engine's arguments of ``CHAT``."""
         runner = {"name": "engine", "args": arguments}
         patch = {"metadata": {"annotations": {DEADLINE: deadline}}, "spec": {"engine": {"runner": runner}}}
-        await self.console.run("kubectl", "-n", SHOP, "patch", "isvc", CHAT, "--type=merge", "-p", json.dumps(patch))
+        await self.kubectl("patch", "isvc", CHAT, "--type=merge", "-p", json.dumps(patch))
 
 
 async def models(tour: Tour) -> None:
     """Deliver one model from a hub and one from a bucket onto two of three nodes."""
-    console, url = tour.console, tour.sources.url
+    console, add = tour.console, ("modelyard", "models", "add")
     console.heading("Chapter 1: deliver models to nodes")
-    add = ("modelyard", "models", "add")
     await console.run(*add, f"hf://demo/{LLAMA}", "--node-selector", SELECTOR)
-    await console.run(*add, f"s3://models/{MISTRAL}", "--node-selector", SELECTOR, "--parameter", f"endpoint={url}")
+    endpoint = ("--parameter", f"endpoint={tour.sources.url}")
+    await console.run(*add, f"s3://models/{MISTRAL}", "--node-selector", SELECTOR, *endpoint)
     console.say("The flow reconcile starts the flow deliver, which copies the files to the selected nodes.")
-    wanted = {LLAMA: tour.sources.repositories[f"demo/{LLAMA}"], MISTRAL: tour.sources.in_bucket("models", MISTRAL)}
-    for name in wanted:
-        await tour.until(
-            f"model {name} is on its nodes",
-            CLUSTER_BASE_MODELS,
-            name,
-            lambda model: condition(model, "AllNodesReady")[0] == "True" and "modelArchitecture" in model["spec"],
-        )
+    await tour.wait(["AllNodesReady", "MetadataDetected"], "clusterbasemodel", LLAMA, MISTRAL)
     await console.run("kubectl", "get", "clusterbasemodels")
     await console.run("modelyard", "models", "why", LLAMA)
-    for name, files in wanted.items():
+    for name, files in ((LLAMA, tour.sources.llama), (MISTRAL, tour.sources.mistral)):
         on_disk = {node: files_on(tour.stack, node, name) for node in (*GPU_NODES, "cpu-0")}
         only_there = all(on_disk[node] == files for node in GPU_NODES) and not on_disk["cpu-0"]
         console.check(
@@ -175,134 +179,118 @@ def files_on(stack: LocalStack, node: str, model: str) -> Files:
 
 
 async def services(tour: Tour) -> None:
-    """Create, update, roll back, scale and delete services."""
-    console, where = tour.console, str(tour.stack.paths.root)
+    """Create the services of the sample."""
+    console = tour.console
     console.heading("Chapter 2: create services")
-    await console.run("modelyard", "local", "router", "--replicas", "2", "--name", "demo", "--dir", where)
-    await console.run("kubectl", "apply", "-f", RUNTIMES)
-    await console.run("kubectl", "apply", "-f", SERVICES)
+    where = ("--name", "demo", "--dir", str(tour.stack.paths.root))
+    await console.run("modelyard", "local", "router", "--replicas", "2", *where)
+    await console.run("kubectl", "apply", "-f", RUNTIMES, "-f", f"{SAMPLES}/services.yaml")
     console.say("The flow reconcile starts the flow roll-out for each service.")
-    for name in COMPONENTS:
-        await tour.service("is ready", is_ready, name)
-    await tour.until(
-        "Model llama is active", MODELS, "llama", lambda model: condition(model, "Active")[0] == "True", SHOP
-    )
-    await console.run("kubectl", "-n", SHOP, "get", "isvc,models.registry.volcano.sh")
+    await tour.wait([READY, LATEST], "isvc", "--all")
+    await tour.wait(["Active"], "models.registry.volcano.sh", "--all")
+    await tour.kubectl("get", "isvc,models.registry.volcano.sh")
     await wait_until("the router serves", partial(tour.complete, CHAT), lambda error: not error)
     for name, components in COMPONENTS.items():
-        running, error = (
-            sorted(pod["metadata"]["labels"]["component"] for pod in await tour.pods(name)),
-            await tour.complete(name),
-        )
-        console.check(
-            f"Service {name} ({', '.join(running)}) answers{error and ': ' + error}",
-            running == components and not error,
-        )
-    error = await tour.complete("llama")
-    console.check(f"Kthena Model llama answers{error and ': ' + error}", not error)
+        running = sorted(pod["metadata"]["labels"]["component"] for pod in await tour.pods(name))
+        tour.check_answer(f"Service {name} ({', '.join(running)})", await tour.complete(name), running == components)
+    tour.check_answer("Kthena Model llama", await tour.complete("llama"))
     nodes = sorted(pod["spec"]["nodeName"] for pod in await tour.pods("wide"))
     console.check(f"The engine of service wide spans two nodes: {' and '.join(nodes)}", nodes == GPU_NODES)
 
+
+async def updates(tour: Tour) -> None:
+    """Update a service, and let a bad update be rolled back."""
+    console = tour.console
     console.heading("Chapter 3: update a service under load; a bad update is rolled back")
-    (before,) = await tour.pods()
+    names = [await tour.only_pod()]
     async with tour.clients(CHAT) as outcomes:
         await tour.change(GOOD)
-        await tour.service("is updated", is_ready)
-        (after,) = await wait_until("the old pod is gone", tour.pods, lambda pods: len(pods) == 1)
+        await tour.wait([LATEST, READY], f"isvc/{CHAT}")
+        names.append(await tour.only_pod())
         await tour.change(BAD, deadline="30")
-        rolled_back = await tour.service(
-            "is rolled back", lambda service: condition(service, LATEST)[1] == "RolledBack"
-        )
-        (kept,) = await wait_until("the failed pod is gone", tour.pods, lambda pods: len(pods) == 1)
-    names = [pod["metadata"]["name"] for pod in (before, after, kept)]
+        await tour.reason(LATEST, "RolledBack")
+        status = (await tour.cluster.get(INFERENCE_SERVICES, CHAT, SHOP))["status"]
+        names.append(await tour.only_pod())
+    conditions = {condition["type"]: condition for condition in status["conditions"]}
     console.check(f"The good update replaced pod {names[0]} by {names[1]}", names[0] != names[1])
-    same = names[1] == names[2] and condition(rolled_back, READY)[0] == "True"
+    same = names[1] == names[2] and conditions[READY]["status"] == "True"
     console.check(f"The bad update was rolled back; pod {names[2]} kept serving", same)
-    reason = condition(rolled_back, LATEST)[2]
+    reason = conditions[LATEST]["message"]
     console.check(f"The status explains it: {cut(reason, 300)}", "exited with code 2" in reason)
-    failed = [error for error in outcomes if error]
-    lost = (
-        f"{len(failed)} of {len(outcomes)} requests failed: {failed[0]}"
-        if failed
-        else f"All {len(outcomes)} requests were answered"
-    )
+    failed, count = list(filter(None, outcomes)), len(outcomes)
+    lost = f"{len(failed)} of {count} requests failed: {failed[0]}" if failed else f"All {count} requests were answered"
     console.check(f"{lost} during both updates", bool(outcomes) and not failed)
 
+
+async def scaling(tour: Tour) -> None:
+    """Scale a service to zero and back, then delete everything."""
+    console, scale = tour.console, ("scale", "deployment", f"{CHAT}-engine")
     console.heading("Chapter 4: scale a service to zero and back, then delete everything")
     await tour.change(GOOD)
-    await tour.service("is ready", is_ready)
-    scale = ("kubectl", "-n", SHOP, "scale", "deployment", f"{CHAT}-engine")
-    await console.run(*scale, "--replicas=0")
-    await tour.service("is at zero", lambda service: condition(service, "EngineReady")[1] == "ScaledToZero")
-    await wait_until("no pod is left", tour.pods, lambda pods: not pods)
+    await tour.wait([LATEST, READY], f"isvc/{CHAT}")
+    await tour.kubectl(*scale, "--replicas=0")
+    await tour.reason("EngineReady", "ScaledToZero")
+    await tour.kubectl("wait", "pod", "-l", f"{SERVICE}={CHAT}", "--for=delete", "--timeout=600s")
     waiting = asyncio.create_task(tour.complete(CHAT))
     await asyncio.sleep(2)
     console.check("At zero replicas a request waits at the router", not waiting.done())
-    await console.run(*scale, "--replicas=1")
+    await tour.kubectl(*scale, "--replicas=1")
     error = await waiting
     console.check(f"With one replica the waiting request is answered{error and ': ' + error}", not error)
-    await console.run("kubectl", "-n", SHOP, "delete", "isvc,models.registry.volcano.sh", "--all")
-    records = RecordStore(tour.stack.paths.agent)
+    await tour.kubectl("delete", "isvc,models.registry.volcano.sh", "--all")
+    await tour.kubectl("wait", "pod", "--all", "--for=delete", "--timeout=600s")
 
     async def processes() -> list[str]:
-        return [record.name for record in records.all() if record.namespace == SHOP]
+        return [record.name for record in tour.records.all() if record.namespace == SHOP]
 
-    pods = partial(tour.cluster.list, PODS, SHOP)
-    await wait_until("all pods are deleted", pods, lambda pods: not list(pods))
-    console.check(
-        "Nothing is left: no pod, no process",
-        not await wait_until("all processes end", processes, lambda left: not left),
-    )
+    left = await wait_until("all processes end", processes, lambda left: not left)
+    console.check("Nothing is left: no pod, no process", not left)
 
 
 async def router(tour: Tour) -> None:
-    """Route by weight, header and adapter; kill an engine under load; exceed a budget."""
+    """Route by weight, header and adapter."""
     console = tour.console
     console.heading("Chapter 5: route requests")
-    await console.run("kubectl", "apply", "-f", ROUTER)
+    await console.run("kubectl", "apply", "-f", f"{SAMPLES}/router.yaml")
     console.say("Two ModelServers share the model name chat: small with weight 75, large with weight 25.")
-    pods = partial(tour.cluster.list, PODS, CHAT)
-    await wait_until(
-        "five engines are ready", pods, lambda pods: sum(condition(pod, "Ready")[0] == "True" for pod in pods) == 5
-    )
+    await tour.wait(["Available"], "deployment", "--all", namespace=CHAT)
     for model, header in (("sql", {}), ("chat", {"tier": "gold"})):
-        await wait_until(
-            f"the router serves {model}", partial(tour.post, model, **header), lambda answer: answer[0] == 200
-        )
+        ask = partial(tour.post, model, **header)
+        await wait_until(f"the router serves {model}", ask, lambda answer: answer[0] == 200)
     await console.run("modelyard", "route", "explain", "-m", "chat", "-H", "tier: gold")
-    seen = await tour.models_of(DRAWS, "chat")
+    seen = await tour.answering(DRAWS, "chat")
     near = abs(seen[LARGE] / DRAWS - SHARE) <= NEAR and seen[SMALL] + seen[LARGE] == DRAWS
     console.check(f"By weight: {seen[SMALL]} of {DRAWS} requests went to small, {seen[LARGE]} to large", near)
-    seen = await tour.models_of(20, "chat", tier="gold")
+    seen = await tour.answering(20, "chat", tier="gold")
     console.check(f"By header: {seen[LARGE]} of 20 requests with `tier: gold` went to large", seen[LARGE] == 20)
-    seen = await tour.models_of(20, "sql")
+    seen = await tour.answering(20, "sql")
     console.check(f"By adapter: sql answered {seen['sql']} of 20 requests", seen["sql"] == 20)
 
+
+async def failures(tour: Tour) -> None:
+    """Kill an engine under load, and exceed a budget."""
+    console = tour.console
     victim = (await tour.cluster.list(PODS, CHAT, label_selector="app=large")).items[0]
-    name, records = victim["metadata"]["name"], RecordStore(tour.stack.paths.agent)
+    name, uid = victim["metadata"]["name"], victim["metadata"]["uid"]
     console.say(f"{CLIENTS} clients stream from sql while pod {name} is killed.")
     async with tour.clients("sql", CLIENTS, TOKENS) as outcomes:
 
         async def count() -> int:
             return len(outcomes)
 
-        await wait_until(
-            f"{name} streams", partial(open_streams, tour, victim), lambda streams: streams >= CLIENTS // 4
-        )
-        for record in records.all():
-            if record.uid == victim["metadata"]["uid"]:
-                for process in record.processes():
-                    os.kill(process.pid, signal.SIGKILL)
+        streaming = partial(open_streams, tour, victim)
+        await wait_until(f"{name} streams", streaming, lambda streams: streams >= CLIENTS // 4)
+        for process in (each for record in tour.records.all() if record.uid == uid for each in record.processes()):
+            os.kill(process.pid, signal.SIGKILL)
         killed_at = len(outcomes)
-        await tour.until(f"pod {name} is restarted", PODS, name, restarts, CHAT)
+        await tour.wait(["{.status.containerStatuses[0].restartCount}=1"], f"pod/{name}", namespace=CHAT)
         await wait_until("later requests have ended", count, lambda ended: ended >= killed_at + 4 * CLIENTS)
     broken = [error for error in outcomes if error.startswith("stream")]
     failed = [error for error in outcomes if error and error not in broken]
     console.check(
         f"A killed engine lost only its own open streams: {len(broken)} of {len(outcomes)}", 0 < len(broken) <= CLIENTS
     )
-    cause = f": {failed[0]}" if failed else ""
-    console.check(f"No other request failed{cause}", not failed)
+    console.check(f"No other request failed{': ' + failed[0] if failed else ''}", not failed)
 
     sent, (status, body) = 1, await tour.post("chat", LONG_PROMPT)
     while status == 200 and sent < 6:  # Each of the two router replicas grants a budget of its own.
@@ -312,9 +300,8 @@ async def router(tour: Tour) -> None:
     console.check(
         f"By budget: prompt {sent} of 1,200 words within a minute got HTTP {status}: {error.get('message')}", limited
     )
-    for route in ("chat", "adapters"):
-        await tour.until(f"route {route} has a status", ROUTES, route, lambda obj: bool(obj.get("status")), CHAT)
-    await console.run("kubectl", "-n", CHAT, "get", "modelroutes,modelservers")
+    await tour.wait(["Accepted"], "modelroute", "--all", namespace=CHAT)
+    await tour.kubectl("get", "modelroutes,modelservers", namespace=CHAT)
 
 
 async def open_streams(tour: Tour, pod: Object) -> float:
@@ -324,51 +311,26 @@ async def open_streams(tour: Tour, pod: Object) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:num_requests_running"))
 
 
-def condition(obj: Object, kind: str) -> tuple[str, str, str]:
-    """Return status, reason and message of a condition; empty strings while there is none."""
-    for item in (obj.get("status") or {}).get("conditions") or ():
-        if item["type"] == kind:
-            return item["status"], item.get("reason", ""), item.get("message", "")
-    return "", "", ""
-
-
-def is_ready(service: Object) -> bool:
-    """Return whether the latest generation of a service serves."""
-    current = (service.get("status") or {}).get("observedGeneration") == service["metadata"]["generation"]
-    return current and all(condition(service, kind)[0] == "True" for kind in (READY, LATEST))
-
-
-def restarts(pod: Object) -> int:
-    """Return how often the containers of a pod were restarted."""
-    return sum(status["restartCount"] for status in pod["status"].get("containerStatuses") or ())
-
-
 @contextlib.asynccontextmanager
 async def tour_script(out: Path, console: DemoConsole) -> AsyncIterator[Sequence[str]]:
     """Start everything and go through the chapters."""
     settings = StackSettings(components=[*CONTROL_PLANE, Component.AGENT], nodes=NODES)
-    repositories = {f"demo/{LLAMA}": small_model("llama", "LlamaForCausalLM", 1)}
-    buckets = {"models": {f"{MISTRAL}/{k}": v for k, v in small_model("mistral", "MistralForCausalLM", 2).items()}}
     async with (
-        Sources(repositories, buckets) as sources,
+        Sources() as sources,
         beside_a_cluster(out, settings, [CONTROLLER_NAMESPACE], console.say) as (stack, prefect, cluster),
     ):
         await cluster.create(CONFIG_MAPS, allowed(sources))
         shift = {"interval_seconds": 2, "shift_seconds": 1800}
         write_prefect_file(out / "prefect.yaml", "reconcile", shift, every=900, after=15)
         await asyncio.to_thread(prefect.start)
-        connector = aiohttp.TCPConnector(
-            limit=0, force_close=True, resolver=ServiceResolver(HostsFile.found()), use_dns_cache=False
-        )
-        timeout, headers = aiohttp.ClientTimeout(total=120), {"Content-Type": "application/json"}
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+        async with open_session(connect_anew=True) as session:
             tour = Tour(console, stack, cluster, sources, session)
-            for chapter in (models, services, router):
+            for chapter in (models, services, updates, scaling, router, failures):
                 await chapter(tour)
         yield [
             f"export KUBECONFIG={stack.kubeconfig} CURL_HOME={stack.paths.root}",
             f"{kubectl()} describe clusterbasemodel {LLAMA}",
-            f"{kubectl()} apply -f {SERVICES} && {kubectl()} -n {SHOP} get isvc --watch",
+            f"{kubectl()} apply -f {SAMPLES}/services.yaml && {kubectl()} -n {SHOP} get isvc --watch",
             f"""curl -N {ADDRESS}/v1/completions -d '{{"model": "chat", "prompt": "Hello", "max_tokens": 8}}'""",
             f"{kubectl()} -n {CHAT} scale deployment small --replicas 0    # Requests go to large; none fails.",
             f"open {prefect.server.ui_url}",

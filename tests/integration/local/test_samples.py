@@ -19,7 +19,7 @@ from command_line import modelyard_beside
 from fleet_fixture import quick, run_tick
 from in_process_runs import Shift
 
-from deployments.demo.local_sources import allowed, small_sources
+from deployments.demo.sources import Sources, allowed
 from flows.reconcile import lifecycles
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, Cluster, NotFound, Object
@@ -98,7 +98,7 @@ async def applied(local_stack: LocalStack, local_cluster: Cluster) -> AsyncItera
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(local_stack.kubeconfig))
         patch.setenv("PROMETHEUS_BASE_URL", local_stack.prometheus_url)
-        async with small_sources(0) as sources:
+        async with Sources() as sources:
             samples = Applied(local_cluster, *names, sources.url.rpartition(":")[2])
             settings = allowed(sources)
             settings["metadata"]["namespace"] = samples.home

@@ -16,7 +16,7 @@ import yaml
 from cluster_helpers import Namespace, is_ready
 from command_line import modelyard_beside
 
-from deployments.demo.local_sources import SourcesError, small_sources
+from deployments.demo.sources import Sources, SourcesError
 from deployments.profile import ROOT, free_port
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, AlreadyExists, Cluster
 from modelyard.local.router import ADDRESS, install
@@ -64,7 +64,7 @@ async def test_a_hub_and_a_bucket_are_served_and_allowed(
         with pytest.raises(
             SourcesError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .* \(process \d+\) listens there"
         ):
-            async with small_sources(port):
+            async with Sources(port):
                 pass
     await local_cluster.delete(CONFIG_MAPS, "modelyard-models", HOME)
 

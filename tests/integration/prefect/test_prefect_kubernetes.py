@@ -27,7 +27,7 @@ from prefect_support import until
 
 from deployments import queues
 from deployments.bootstrap import deploy, deployment_names
-from deployments.demo.sources import Sources, small_model
+from deployments.demo.sources import MISTRAL, Sources
 from deployments.profile import PREFECT_FILE
 from deployments.server import PrefectServer
 from deployments.work_pool import RunPods, create_work_pool
@@ -128,10 +128,9 @@ async def site(
     cluster, space = local_cluster, local_namespace
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     await cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "results"}, "spec": claim}, space)
-    bucket = {f"llama/{name}": body for name, body in small_model("llama", "LlamaForCausalLM", 1).items()}
     await cluster.merge_patch(NODES, "h100-0", {"metadata": {"labels": {LABEL: space}}})
     await cluster.apply(runtime(space))
-    async with Sources({}, {"models": bucket}) as sources:
+    async with Sources() as sources:
         allowed = {KEY: json.dumps({"endpoints": [sources.url.removeprefix("http://")], "cpu": "100m"})}
         await cluster.create(CONFIG_MAPS, {"metadata": {"name": CONFIG_MAP}, "data": allowed}, HOME)
         yield space, sources
@@ -152,7 +151,7 @@ def runtime(space: str) -> Object:
     supported = {
         "modelFormat": {"name": "safetensors", "version": "1.0.0"},
         "modelFramework": {"name": "transformers", "version": "4.43.0"},
-        "modelArchitecture": "LlamaForCausalLM",
+        "modelArchitecture": "MistralForCausalLM",
         "autoSelect": True,
     }
     engine = {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-SXM5-80GB"}, "runner": runner}
@@ -229,7 +228,7 @@ async def test_every_deployment_completes_as_a_job(
     effort = {"levels": [1, 4], "minutes": 1, "requests": 20, "check_seconds": 0, "timeout_seconds": 400}
     storage = {"parameters": {"endpoint": sources.url}, "node_selector": {LABEL: space}}
     onboarding = {
-        "uri": "s3://models@us-east-1/llama",
+        "uri": f"s3://models@us-east-1/{MISTRAL}",
         "results": "pvc://results/onboarding",
         "prices": {"H100": 10},
         **target,
