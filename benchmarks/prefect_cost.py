@@ -81,16 +81,16 @@ def measure(shifts: int, ticks: int, interval: float, with_profile: bool, client
         quiet = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
         with PrefectServer(home, profile=SERVER_PROFILE if with_profile else nothing, extra=quiet) as server:
             time.sleep(5)  # what a start leaves to do
-            before = cpu_seconds(server.child.pid)
+            before = cpu_seconds(server.pid)
             time.sleep(IDLE)
-            idle = (cpu_seconds(server.child.pid) - before) / IDLE
+            idle = (cpu_seconds(server.pid) - before) / IDLE
             warm, _ = drive(server, home, 1, 2, interval, client)  # connections, caches
             settle(home, warm)
-            base, started, cpu = stored_bytes(home), time.monotonic(), cpu_seconds(server.child.pid)
+            base, started, cpu = stored_bytes(home), time.monotonic(), cpu_seconds(server.pid)
             count, client_cpu = drive(server, home, shifts, ticks, interval, client)
             settle(home, warm + count)
             elapsed = time.monotonic() - started
-            used = cpu_seconds(server.child.pid) - cpu - idle * elapsed
+            used = cpu_seconds(server.pid) - cpu - idle * elapsed
             grown = stored_bytes(home) - base
     return Cost(idle, used / count, client_cpu / count, grown / count)
 

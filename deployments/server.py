@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from deployments.child import Child, Service
+from deployments.child import ChildProcess
 from deployments.profile import SERVER_PROFILE, environment, free_port
 from modelyard.local.paths import home_dir
 from modelyard.ports import check_listenable, describe_listen_error, find_holder
@@ -27,7 +27,7 @@ class CannotListen(RuntimeError):
     """The address cannot be listened on; the message says why and what to do."""
 
 
-class _Server(Service):
+class _Server(ChildProcess):
     start_timeout = 300.0
     """Importing the server takes six seconds, the first start's migrations eight more, and a busy machine twenty times
     as long. One that ended is told at once."""
@@ -36,8 +36,9 @@ class _Server(Service):
     def __init__(self, host: str, port: int, env: Mapping[str, str], log: Path) -> None:
         self.ui_url = f"http://{reachable(host)}:{port}"
         self.api_url = f"{self.ui_url}/api"
-        child = Child("the Prefect server", _arguments(host, port), env=env, log=log)
-        super().__init__(child, f"{self.api_url}/health", f"is not healthy at {self.api_url}")
+        super().__init__(
+            "the Prefect server", _arguments(host, port), env=env, log=log, health=f"{self.api_url}/health"
+        )
 
 
 class PrefectServer(_Server):
@@ -127,7 +128,7 @@ def become(host: str, port: int, home: Path | None, without_authentication: bool
         raise CannotListen(why) from None
     if background:
         server.start()
-        ended = f"its data is in {folder}, its output in {server.child.log}; it ends with `kill {server.child.pid}`"
+        ended = f"its data is in {folder}, its output in {server.log}; it ends with `kill {server.pid}`"
         print(f"Prefect is ready at {server.ui_url}; {ended}", file=sys.stderr)
     else:
         print(f"Starting Prefect at {server.ui_url}; its data is in {folder}", file=sys.stderr)

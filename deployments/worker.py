@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from deployments.child import Child, Service
+from deployments.child import ChildProcess
 from deployments.profile import POOL, ROOT, WORKER_PROFILE, environment, free_port
 from modelyard.cluster.holder import Holder
 from modelyard.objects.urls import describe_url_problem
@@ -27,7 +27,7 @@ class NoServer(RuntimeError):
     """The environment names no Prefect server that could be used; the message says what to do."""
 
 
-class PrefectWorker(Service):
+class PrefectWorker(ChildProcess):
     """One worker. Use as a context manager, sync or async. Stopped, its runs give up their lease on the way."""
 
     start_timeout = 180.0
@@ -45,14 +45,14 @@ class PrefectWorker(Service):
             **(extra or {}),
         }
         env = environment(WORKER_PROFILE, settings)
-        child = Child(
+        super().__init__(
             "the Prefect worker",
             ["-m", "deployments.command", "worker", "--pool", pool],
             env=env,
             log=home / "worker.log",
             cwd=ROOT,  # where the paths in prefect.yaml begin
+            health=f"http://127.0.0.1:{port}/health",
         )
-        super().__init__(child, f"http://127.0.0.1:{port}/health", "is not polling")
 
 
 def become(pool: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from deployments.child import Child
+from deployments.child import ChildProcess
 from deployments.demo import charts, pace, report
 from deployments.demo.console import DemoConsole, kubectl, run_script, wait_until
 from deployments.demo.manifests import autoscaling, deployment, flow_parameters
@@ -139,14 +139,8 @@ async def running(
         else:
             write_prefect_file(out / "prefect.yaml", "autoscale", given, every, UNSCHEDULED)
         start = asyncio.create_task(asyncio.to_thread(prefect.start))
-        exporter = Child(
-            "the exporter",
-            ["-m", "modelyard.cli.main", "exporter", "--port", str(exporter_port)],
-            env=os.environ,
-            log=out / "exporter.log",
-        )
-        exporter.start()
-        cleanup.callback(exporter.stop, 5.0)
+        arguments = ["-m", "modelyard.cli.main", "exporter", "--port", str(exporter_port)]
+        cleanup.enter_context(ChildProcess("the exporter", arguments, env=os.environ, log=out / "exporter.log"))
         for copy in pairs:
             for variant in scenario.variants:
                 await cluster.apply(deployment(variant, copy, scenario))

@@ -62,7 +62,7 @@ async def holder(cluster: Cluster, besides: str = "") -> str:
 def flow_runs(prefect: PrefectStack) -> list[psutil.Process]:
     """The processes of flow runs under the worker."""
     found = []
-    for process in psutil.Process(prefect.worker.child.pid).children(recursive=True):
+    for process in psutil.Process(prefect.worker.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if "prefect.engine" in " ".join(process.cmdline()):
                 found.append(process)

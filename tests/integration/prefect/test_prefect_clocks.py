@@ -61,7 +61,7 @@ async def test_a_worker_whose_clock_is_wrong_starts_what_is_due_by_the_servers(
     extra = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     async with PrefectWorker(prefect_server.api_url, tmp_path, pool=pool, extra=extra) as worker:
         await until(ended, "the run that is due is started")
-        assert "whose time counts; set it" in worker.child.log.read_text()
+        assert "whose time counts; set it" in worker.log.read_text()
     now, _ = await read_clock(client)
     runs = await planned()
     assert all(run.state is not None and run.state.is_scheduled() for run in runs if run.expected_start_time > now)

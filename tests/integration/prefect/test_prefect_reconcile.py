@@ -278,7 +278,7 @@ async def test_a_run_that_outlives_its_worker_keeps_its_place_and_is_not_doubled
     await parents.ask("survivor", 2, "halt")
     async with Shift(parents.namespace):
         alive = await halted(parents, "survivor")
-        os.kill(copying.child.pid, signal.SIGKILL)  # alone
+        os.kill(copying.pid, signal.SIGKILL)  # alone
         await asyncio.to_thread(copying.start)
         await parents.ask("later", 1)
         await until(lambda: parents.copied("later", 1), "the next worker has looked, and starts runs", timeout=120)

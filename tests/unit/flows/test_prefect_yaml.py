@@ -328,4 +328,4 @@ def test_a_servers_password_may_come_from_a_secret(monkeypatch: pytest.MonkeyPat
     port = ("--port", str(free_port()))
     assert environment_of_server(monkeypatch, "--home", str(tmp_path), *port)[server.AUTHENTICATION] == "somebody:else"
     assert not (tmp_path / "api-auth").exists()
-    assert server.AUTHENTICATION not in server.PrefectServer(tmp_path).child.environment, "a local one has none"
+    assert server.AUTHENTICATION not in server.PrefectServer(tmp_path).environment, "a local one has none"
