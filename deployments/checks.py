@@ -25,7 +25,8 @@ from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import get_current_settings
 
-from modelyard.objects.urls import describe_url_problem
+from deployments.flow_runs import read_all
+from deployments.profile import describe_server_problem
 
 CAPS: Mapping[str, tuple[str, str]] = {
     "prefect": (">=3.8.4,<4", "written and tested for these"),
@@ -35,7 +36,6 @@ CAPS: Mapping[str, tuple[str, str]] = {
 }
 """Packages whose newest versions break Prefect or us, with the reason."""
 UNKNOWN = "PREFECT_API_AUTH_STRING is not what the server's PREFECT_SERVER_API_AUTH_STRING is"
-PAGE = 200
 
 
 def installed() -> dict[str, str]:
@@ -63,10 +63,8 @@ def package_problems(versions: Mapping[str, str]) -> list[str]:
 
 def settings_problems() -> list[str]:
     """Client settings under which runs would go astray."""
-    url = get_current_settings().api.url
-    if not url:
-        return ["PREFECT_API_URL is not set; `modelyard server` starts a server and prints it"]
-    return [f"PREFECT_API_URL {problem}"] if (problem := describe_url_problem(url)) else []
+    problem = describe_server_problem(get_current_settings().api.url)
+    return [problem] if problem else []
 
 
 async def authentication_problems(client: PrefectClient, open_allowed: bool = False) -> list[str]:
@@ -116,12 +114,7 @@ async def wait_for_server(client: PrefectClient, timeout: float) -> list[str]:
 
 async def read_deployments(client: PrefectClient) -> list[DeploymentResponse]:
     """Every deployment of the server."""
-    found: list[DeploymentResponse] = []
-    while True:
-        page = await client.read_deployments(limit=PAGE, offset=len(found))
-        found += page
-        if len(page) < PAGE:
-            return found
+    return await read_all(client.read_deployments)
 
 
 async def schedule_problems(client: PrefectClient, names: set[str], timeout: float) -> list[str]:
@@ -137,24 +130,16 @@ async def schedule_problems(client: PrefectClient, names: set[str], timeout: flo
         if not deployment.paused and any(schedule.active for schedule in deployment.schedules)
     }
     deadline = time.monotonic() + timeout
+    planned = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])))
     while waiting:
-        for identity in list(waiting):
-            planned = await client.read_flow_runs(
-                deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[identity])),
-                flow_run_filter=FlowRunFilter(
-                    state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
-                ),
-                limit=1,
-            )
-            if planned:
-                del waiting[identity]
-        if waiting and time.monotonic() > deadline:
-            problems += [
-                f"the deployment {name} has an active schedule, but no run was planned within {timeout:.0f} s. "
-                "Look for ERROR lines of the scheduler in the server's log (its sqlalchemy must be below 2.1)"
-                for name in waiting.values()
-            ]
+        chosen = DeploymentFilter(id=DeploymentFilterId(any_=list(waiting)))
+        for run in await client.read_flow_runs(deployment_filter=chosen, flow_run_filter=planned):
+            waiting.pop(run.deployment_id, None)
+        if time.monotonic() > deadline:
             break
-        if waiting:
-            await asyncio.sleep(0.5)
-    return problems
+        await asyncio.sleep(0.5 if waiting else 0)
+    return problems + [
+        f"the deployment {name} has an active schedule, but no run was planned within {timeout:.0f} s. "
+        "Look for ERROR lines of the scheduler in the server's log (its sqlalchemy must be below 2.1)"
+        for name in waiting.values()
+    ]

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
+from typing import Any, TypeVar
 
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
+    FlowRunFilterEndTime,
     FlowRunFilterExpectedStartTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
     WorkPoolFilter,
     WorkPoolFilterName,
+    WorkQueueFilter,
+    WorkQueueFilterName,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 
 UNFINISHED = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 PAGE = 200
-"""Runs that the Prefect API returns at a time."""
+"""Objects that the Prefect API returns at a time."""
+T = TypeVar("T")
 
 
 def in_pool(pool: str) -> WorkPoolFilter:
@@ -27,21 +32,34 @@ def in_pool(pool: str) -> WorkPoolFilter:
     return WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
 
 
-async def read_runs(
-    client: PrefectClient, pool: str, types: Iterable[StateType] = UNFINISHED, before: datetime | None = None
-) -> list[FlowRun]:
-    """Return the runs of a pool in states of these types, those scheduled for ``before`` or without limit."""
-    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))
-    chosen = FlowRunFilter(state=state, expected_start_time=FlowRunFilterExpectedStartTime(before_=before))
-    runs: list[FlowRun] = []
+async def read_all(read: Callable[..., Awaitable[list[T]]], **filters: Any) -> list[T]:
+    """Return all pages of a method of the Prefect client."""
+    found: list[T] = []
     while True:
-        page = await client.read_flow_runs(
-            flow_run_filter=chosen,
-            work_pool_filter=in_pool(pool),
-            sort=FlowRunSort.EXPECTED_START_TIME_ASC,
-            limit=PAGE,
-            offset=len(runs),
-        )
-        runs += page
+        page = await read(**filters, limit=PAGE, offset=len(found))
+        found += page
         if len(page) < PAGE:
-            return runs
+            return found
+
+
+async def read_runs(
+    client: PrefectClient,
+    pool: str,
+    types: Iterable[StateType] = UNFINISHED,
+    before: datetime | None = None,
+    ended_after: datetime | None = None,
+    queue: str = "",
+) -> list[FlowRun]:
+    """Return the runs of a pool, or of one of its work queues, in states of these types and within these limits."""
+    chosen = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))),
+        expected_start_time=FlowRunFilterExpectedStartTime(before_=before),
+        end_time=FlowRunFilterEndTime(after_=ended_after) if ended_after else None,
+    )
+    return await read_all(
+        client.read_flow_runs,
+        flow_run_filter=chosen,
+        work_pool_filter=in_pool(pool),
+        work_queue_filter=WorkQueueFilter(name=WorkQueueFilterName(any_=[queue])) if queue else None,
+        sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+    )

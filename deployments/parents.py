@@ -11,19 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterEndTime,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-    WorkQueueFilter,
-    WorkQueueFilterName,
-)
-from prefect.client.schemas.objects import State, StateType
-from prefect.client.schemas.sorting import FlowRunSort
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import AwaitingRetry
+
+from deployments.flow_runs import read_runs
 
 PARENTS = "parents"
 """Work queue of flows that wait for child runs."""
@@ -31,7 +22,6 @@ MOST_CRASHES = 3
 """Times that a run is resumed; after another crash it is left to people."""
 RESUMED_FOR = timedelta(hours=1)
 """Time after its crash for which a run is resumed: later, people may have gone on without it."""
-MOST_AT_ONCE = 50
 
 
 def is_resumable(states: Iterable[State[Any]], now: datetime) -> bool:
@@ -41,24 +31,11 @@ def is_resumable(states: Iterable[State[Any]], now: datetime) -> bool:
     return history[-1].is_crashed() and crashes <= MOST_CRASHES and now - history[-1].timestamp < RESUMED_FOR
 
 
-async def resume_parents(client: PrefectClient, pool: str, now: datetime) -> list[str]:
-    """Resume the crashed parents of a work pool, each as the same flow run; return a sentence for each."""
-    crashed = await client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])),
-            end_time=FlowRunFilterEndTime(after_=now - RESUMED_FOR),
-        ),
-        work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
-        work_queue_filter=WorkQueueFilter(name=WorkQueueFilterName(any_=[PARENTS])),
-        sort=FlowRunSort.EXPECTED_START_TIME_ASC,
-        limit=MOST_AT_ONCE,
-    )
-    lines = []
-    for run in crashed:
-        if not is_resumable(await client.read_flow_run_states(run.id), now):
-            continue
-        state: State[Any] = AwaitingRetry(scheduled_time=now, message="Resumed: its process had died")
-        result = await client.set_flow_run_state(run.id, state)
-        if result.state is not None and result.state.is_scheduled():
-            lines.append(f"{run.name} ({run.id}): resumed")
-    return lines
+async def crashed_parents(client: PrefectClient, pool: str, now: datetime) -> list[tuple[FlowRun, State[Any]]]:
+    """Return the parents of a work pool to resume, each with the state that resumes it."""
+    crashed = await read_runs(client, pool, [StateType.CRASHED], ended_after=now - RESUMED_FOR, queue=PARENTS)
+    return [
+        (run, AwaitingRetry(scheduled_time=now, message="Resumed: its process had died"))
+        for run in crashed
+        if is_resumable(await client.read_flow_run_states(run.id), now)
+    ]

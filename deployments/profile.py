@@ -12,6 +12,8 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
+from modelyard.objects.urls import describe_url_problem
+
 ROOT = Path(__file__).resolve().parents[1]
 PREFECT_FILE = ROOT / "prefect.yaml"
 """The project: where prefect.yaml and config/ are."""
@@ -50,6 +52,13 @@ def environment(profile: Path, extra: Mapping[str, str] | None = None) -> dict[s
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH", "")]))
     return env
+
+
+def describe_server_problem(url: str | None) -> str | None:
+    """Return why PREFECT_API_URL names no server, and what to do; ``None`` when it does."""
+    if not url:
+        return "PREFECT_API_URL is not set; `modelyard server` starts a server and prints it"
+    return f"PREFECT_API_URL {problem}" if (problem := describe_url_problem(url)) else None
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -28,9 +28,9 @@ from prefect.logging import get_logger
 from prefect.logging.configuration import setup_logging
 
 from deployments.checks import UNKNOWN
-from deployments.flow_runs import PAGE, in_pool, read_runs
+from deployments.flow_runs import in_pool, read_all, read_runs
 from deployments.orphans import OrphanSearch, processes_of_runs
-from deployments.parents import resume_parents
+from deployments.parents import crashed_parents
 from deployments.pool_issues import RETRY_AFTER, SOON, PoolIssues, Renewals, ShiftBackoff, find_issues, shift_seconds
 from deployments.worker import MAX_CLOCK_SKEW
 from modelyard.autoscaling.settings import FleetSettings
@@ -65,9 +65,8 @@ class Supervision:
         processes = processes_of_runs()
         orphans = await self._orphans.find(self._client, self._pool, runs, now, processes)
         issues = find_issues(runs, shifts, now, renewals, orphans, processes)
-        gate = asyncio.Semaphore(4)
-        repairs = list(await asyncio.gather(*(self._set_state(gate, run, state) for run, state in issues.states)))
-        repairs += await resume_parents(self._client, self._pool, now)
+        repairs = await self._set_states(issues.states)
+        repairs += await self._set_states(await crashed_parents(self._client, self._pool, now))
         for shift, lacking in self._backoff.allow(issues.missing, now):
             for number in range(lacking):
                 # The same key for all who look at the same time, so that several processes create one run.
@@ -79,28 +78,28 @@ class Supervision:
                 repairs.append(f"Created {run.name} ({run.id}): it lacks a writer or a standby")
         return issues, repairs
 
-    async def _set_state(self, gate: asyncio.Semaphore, run: FlowRun, state: State[Any]) -> str:
-        """Propose a state; the server refuses it for a run that has moved on."""
-        async with gate:
-            result = await self._client.set_flow_run_state(run.id, state, force=state.is_running())
-        accepted = result.state is not None and result.state.type == state.type
-        return f"Set {run.name} ({run.id}) to {state.name}: {state.message if accepted else 'refused, it has moved on'}"
+    async def _set_states(self, states: Iterable[tuple[FlowRun, State[Any]]]) -> list[str]:
+        """Propose states; the server refuses that of a run that has moved on."""
+        gate = asyncio.Semaphore(4)
+
+        async def propose(run: FlowRun, state: State[Any]) -> str:
+            async with gate:
+                result = await self._client.set_flow_run_state(run.id, state, force=state.is_running())
+            accepted = result.state is not None and result.state.type == state.type
+            answer = state.message if accepted else "refused, it has moved on"
+            return f"Set {run.name} ({run.id}) to {state.name}: {answer}"
+
+        return list(await asyncio.gather(*(propose(run, state) for run, state in states)))
 
 
-class ShiftLeases:
+class ShiftLeases(AsyncExitStack):
     """The Leases of shifts, as the cluster shows them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._monitor = RenewalMonitor()
-        self._stack = AsyncExitStack()
         self._cluster: Cluster | None = None
         self._obstacle = ""
-
-    async def __aenter__(self) -> ShiftLeases:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
 
     async def read(self, shifts: Sequence[DeploymentResponse]) -> Renewals:
         """Return who renews the Leases of each shift; no entry where that is not known."""
@@ -108,7 +107,7 @@ class ShiftLeases:
         both = [key for lease in names.values() for key in (lease, _standby_of(lease))]
         try:
             if self._cluster is None:
-                self._cluster = await self._stack.enter_async_context(Cluster.connect(ClusterSettings()))
+                self._cluster = await self.enter_async_context(Cluster.connect(ClusterSettings()))
             holders = await self._monitor.look(self._cluster, both)
         except (ClusterError, OSError) as error:
             if str(error) != self._obstacle:
@@ -150,7 +149,7 @@ async def _read_shifts(client: PrefectClient, pool: str) -> list[DeploymentRespo
     """Read the deployments of the pool that are scheduled as shifts."""
     return [
         deployment
-        for deployment in await client.read_deployments(work_pool_filter=in_pool(pool), limit=PAGE)
+        for deployment in await read_all(client.read_deployments, work_pool_filter=in_pool(pool))
         if not deployment.paused
         and any(schedule.active for schedule in deployment.schedules)
         and shift_seconds(deployment.parameters) > 0

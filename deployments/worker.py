@@ -14,9 +14,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from deployments.child import ChildProcess
-from deployments.profile import POOL, ROOT, WORKER_PROFILE, environment, free_port
+from deployments.profile import POOL, ROOT, WORKER_PROFILE, describe_server_problem, environment, free_port
 from modelyard.cluster.holder import Holder
-from modelyard.objects.urls import describe_url_problem
 from modelyard.ports import check_listenable, describe_listen_error
 
 MAX_CLOCK_SKEW = 10.0
@@ -87,10 +86,8 @@ def become(pool: str) -> None:
 def worker_environment() -> dict[str, str]:
     """Return this process's environment with the worker's profile. Raises ``NoServer`` if it names no server."""
     env = environment(WORKER_PROFILE)
-    if not (url := env.get("PREFECT_API_URL")):
-        raise NoServer("PREFECT_API_URL is not set; `modelyard server` prints it")
-    if problem := describe_url_problem(url):
-        raise NoServer(f"PREFECT_API_URL {problem}")
+    if problem := describe_server_problem(env.get("PREFECT_API_URL")):
+        raise NoServer(problem)
     return env
 
 
