@@ -42,7 +42,7 @@ def deployment(variant: DemoVariant, copy: Copy, scenario: Scenario) -> dict[str
             "containers": [engine(variant, scenario, f"--model={MODEL}")],
         },
     }
-    spec = {"replicas": variant.start_replicas, "selector": {"matchLabels": labels}, "template": template}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
     return manifest("apps/v1", "Deployment", copy, variant.name, spec, labels=labels)
 
 

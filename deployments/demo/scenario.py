@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 CONTROLLER_NAMESPACE = "workload-variant-autoscaler-system"
 MODEL = "meta-llama/Llama-3.3-70B-Instruct"
@@ -62,55 +63,33 @@ FLOOR = 3
 """Minimum replicas of the service, whose full load begins at once."""
 
 
-@dataclass(frozen=True)
-class DemoVariant:
+class DemoVariant(NamedTuple):
     """One way to serve the model. ``decode`` is (alpha, beta) and ``prefill`` (gamma, delta), in milliseconds.
 
     ``batch`` is how many requests of this traffic fit the KV cache at once, as the performance profile states.
     """
 
-    name: str
     accelerator: str
     product: str
     gpus: int
     cost: str
-    start_replicas: int
     max_replicas: int
     decode: tuple[float, float]
     prefill: tuple[float, float]
     kv_tokens: int
     batch: int
 
+    @property
+    def name(self) -> str:
+        """Name of its Deployment and its VariantAutoscaling."""
+        return f"llama-{self.accelerator.lower()}"
+
 
 # A 70-billion-parameter model in FP8. α: reading the weights at the cards' joint bandwidth; δ: 140 GFLOP per prompt
 # token at a realistic share of peak. The KV caches are made small, so that one real hour needs a handful of replicas.
 VARIANTS = (
-    DemoVariant(
-        name="llama-l40s",
-        accelerator="L40S",
-        product="NVIDIA-L40S-48GB",
-        gpus=4,
-        cost="4.0",
-        start_replicas=1,
-        max_replicas=3,
-        decode=(40, 0.3),
-        prefill=(30, 0.23),
-        kv_tokens=48000,
-        batch=32,
-    ),
-    DemoVariant(
-        name="llama-h100",
-        accelerator="H100",
-        product="NVIDIA-H100-SXM5-80GB",
-        gpus=2,
-        cost="10.0",
-        start_replicas=1,
-        max_replicas=4,
-        decode=(18, 0.15),
-        prefill=(20, 0.12),
-        kv_tokens=64000,
-        batch=44,
-    ),
+    DemoVariant("L40S", "NVIDIA-L40S-48GB", 4, "4.0", 3, (40, 0.3), (30, 0.23), kv_tokens=48000, batch=32),
+    DemoVariant("H100", "NVIDIA-H100-SXM5-80GB", 2, "10.0", 4, (18, 0.15), (20, 0.12), kv_tokens=64000, batch=44),
 )
 
 
