@@ -19,6 +19,7 @@ import yaml
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.schedules import IntervalSchedule
 
+from deployments.child import ChildFailed
 from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker
@@ -34,32 +35,25 @@ PLANNED_WITHIN = 8.0
 """Seconds within which the server plans the first run of a schedule; of one that it plans later the moment is over."""
 
 
-class StackFailed(RuntimeError):
-    """A part of the stack did not come up; the message says which, and why."""
-
-
 class PrefectStack:
     """A server on a free port with its data in ``home``, what ``prefect_file`` declares deployed on it, and a worker.
 
-    ``worker_env`` is what the flow runs need to know: KUBECONFIG, PROMETHEUS_BASE_URL and the like.
-    ``say`` is told about the progress, a line at a time.
+    ``worker_env`` has what the flow runs need: KUBECONFIG and the like. ``say`` reports progress, a line at a time.
     """
 
     def __init__(
         self, home: Path, *, prefect_file: Path, worker_env: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
-        self.home = home
         self.server = PrefectServer(home)
         self.worker = PrefectWorker(self.server.api_url, home, extra=worker_env)
         self._prefect_file = prefect_file
         self._say = say
 
-    def launch(self) -> None:
-        """Begin to start the server without waiting for it: it needs ten seconds, which others can use."""
-        self.server.launch()
-
     def start(self) -> None:
-        """Start the rest. Raises ``ChildFailed`` or ``StackFailed``; nothing is left running then."""
+        """Deploy once the launched server answers, and start the worker.
+
+        Raises ``ChildFailed``; nothing is left running then.
+        """
         try:
             self.server.wait()
             self._say(f"Prefect server: {self.server.ui_url} (for this machine only, and everybody on it: no password)")
@@ -80,7 +74,7 @@ class PrefectStack:
     def _bootstrap(self) -> None:
         # A process of its own: Prefect binds its settings to the process, and the caller may be using another server.
         known = {
-            "PREFECT_HOME": str(self.home),
+            "PREFECT_HOME": str(self.server.home),
             "PREFECT_API_URL": self.server.api_url,
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
             "DO_NOT_TRACK": "1",
@@ -95,11 +89,11 @@ class PrefectStack:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise StackFailed(f"the bootstrap has not finished within {BOOTSTRAP_TIMEOUT:.0f} s") from None
+            raise ChildFailed(f"the bootstrap has not finished within {BOOTSTRAP_TIMEOUT:.0f} s") from None
         for line in done.stdout.splitlines():
             self._say(line)
         if done.returncode:
-            raise StackFailed(f"the bootstrap of {self.server.api_url} failed:\n{done.stderr.strip()}")
+            raise ChildFailed(f"the bootstrap of {self.server.api_url} failed:\n{done.stderr.strip()}")
 
 
 @contextlib.asynccontextmanager
@@ -115,7 +109,7 @@ async def beside_a_cluster(
     prefect = PrefectStack(out / "prefect", prefect_file=out / "prefect.yaml", worker_env=known, say=say)
     async with contextlib.AsyncExitStack() as cleanup:
         cleanup.push_async_callback(asyncio.to_thread, prefect.stop)
-        await asyncio.to_thread(prefect.launch)
+        await asyncio.to_thread(prefect.server.launch)  # it needs ten seconds, in which the cluster starts
         cleanup.push_async_callback(asyncio.to_thread, stack.stop)
         await asyncio.to_thread(stack.start, say)
         os.environ |= known

@@ -25,7 +25,6 @@ from rich.markup import escape
 
 from deployments.child import ChildFailed
 from deployments.profile import ROOT
-from deployments.stack import StackFailed
 from modelyard.local.binaries.obtain import ensure, locate
 from modelyard.objects.documents import cut
 
@@ -160,7 +159,7 @@ def run_script(script: Script, out: Path, target: str, *, keep: bool) -> int:
         return 130
     except asyncio.CancelledError:  # SIGTERM
         return 143
-    except (DemonstrationFailed, StackFailed, ChildFailed) as error:
+    except (DemonstrationFailed, ChildFailed) as error:
         console.check(cut(str(error), 2000), False)
         console.summarize()
         console.print(f"Logs: {out}")

@@ -212,16 +212,13 @@ class FleetTraffic:
         settings = ReplaySettings(model=MODEL, time_compression=scenario.compression)
         if copy.service:
             settings = replace(settings, model=copy.service, ejection_time=0.05)
-        endpoints = self._service if copy.service else self._pods.current
-        self.replay = Replay(trace, endpoints, settings, admits=tempo.admits)
+            self._pods.ready[copy.service] = Endpoint(copy.service, copy.url, copy.chosen)
+        self.replay = Replay(trace, self._pods.current, settings, admits=tempo.admits)
 
     def background(self, cluster: Cluster, prometheus: Prometheus) -> list[Coroutine[Any, Any, None]]:
         """Return what must run next to the traffic."""
         sampling = sample(cluster, prometheus, self._scenario, self.copy, self.minute, self._load, self.moments)
         return [sampling] if self.copy.service else [self._pods.follow(cluster), sampling]
-
-    async def _service(self) -> list[Endpoint]:
-        return [Endpoint(self.copy.service, self.copy.url, self.copy.chosen)]
 
     def minute(self) -> float:
         """Return the minute of the trace."""
