@@ -3,6 +3,10 @@
 A run that was claimed and never started stays Pending, after an outage every missed run is started, and a shift that
 died has no successor. A shift lives while it renews the Lease of the writer or of the standby, whatever Prefect says;
 where the Leases are not known, Prefect's word counts. All moments are those of the Prefect server's clock.
+
+A crashed parent, a run that waits for child runs, is resumed as the same flow run, so that it finds its children again
+and the tree of runs stays whole. Its first task takes the object over, unless another run works on it now. Failed and
+cancelled parents are left to people.
 """
 
 from __future__ import annotations
@@ -39,6 +43,12 @@ STANDING = 2
 """Runs that each shift should have: a writer and a standby."""
 MAX_RUNS = 3 * STANDING
 """Unfinished runs of a shift above which none is added, whatever its Leases say."""
+PARENTS = "parents"
+"""Work queue of flows that wait for child runs."""
+MOST_CRASHES = 3
+"""Times that a parent is resumed; after another crash it is left to people."""
+RESUMED_FOR = timedelta(hours=1)
+"""Time after its crash for which a parent is resumed: later, people may have gone on without it."""
 
 Renewals = Mapping[UUID, Mapping[str, Renewal]]
 """Holders of each shift's Leases by deployment: flow run ids in hexadecimal; no entry where they are not known."""
@@ -169,3 +179,10 @@ def shift_seconds(parameters: Mapping[str, Any]) -> float:
     """Return the length of the shift; 0 for what is none."""
     seconds = parameters.get("shift_seconds")
     return seconds if isinstance(seconds, int | float) else 0
+
+
+def is_resumable(states: Iterable[State[Any]], now: datetime) -> bool:
+    """Return whether to resume a parent that has had these states."""
+    history = sorted(states, key=lambda state: state.timestamp)
+    crashes = sum(state.is_crashed() for state in history)
+    return history[-1].is_crashed() and crashes <= MOST_CRASHES and now - history[-1].timestamp < RESUMED_FOR

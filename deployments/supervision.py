@@ -21,17 +21,28 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_logger
 from prefect.logging.configuration import setup_logging
+from prefect.states import AwaitingRetry
 
 from deployments.checks import UNKNOWN
 from deployments.flow_runs import in_pool, read_all, read_runs
 from deployments.orphans import OrphanSearch, processes_of_runs
-from deployments.parents import crashed_parents
-from deployments.pool_issues import RETRY_AFTER, SOON, PoolIssues, Renewals, ShiftBackoff, find_issues, shift_seconds
+from deployments.pool_issues import (
+    PARENTS,
+    RESUMED_FOR,
+    RETRY_AFTER,
+    SOON,
+    PoolIssues,
+    Renewals,
+    ShiftBackoff,
+    find_issues,
+    is_resumable,
+    shift_seconds,
+)
 from deployments.worker import MAX_CLOCK_SKEW
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings, Renewal, RenewalMonitor, standby_name
@@ -66,7 +77,7 @@ class Supervision:
         orphans = await self._orphans.find(self._client, self._pool, runs, now, processes)
         issues = find_issues(runs, shifts, now, renewals, orphans, processes)
         repairs = await self._set_states(issues.states)
-        repairs += await self._set_states(await crashed_parents(self._client, self._pool, now))
+        repairs += await self._resume_parents(now)
         for shift, lacking in self._backoff.allow(issues.missing, now):
             for number in range(lacking):
                 # The same key for all who look at the same time, so that several processes create one run.
@@ -77,6 +88,15 @@ class Supervision:
                 )
                 repairs.append(f"Created {run.name} ({run.id}): it lacks a writer or a standby")
         return issues, repairs
+
+    async def _resume_parents(self, now: datetime) -> list[str]:
+        crashed = [StateType.CRASHED]
+        runs = await read_runs(self._client, self._pool, crashed, ended_after=now - RESUMED_FOR, queue=PARENTS)
+        state: State[Any] = AwaitingRetry(scheduled_time=now, message="Resumed: its process had died")
+        histories = [(run, await self._client.read_flow_run_states(run.id)) for run in runs]
+        return await self._set_states(
+            (run, state.fresh_copy()) for run, states in histories if is_resumable(states, now)
+        )
 
     async def _set_states(self, states: Iterable[tuple[FlowRun, State[Any]]]) -> list[str]:
         """Propose states; the server refuses that of a run that has moved on."""

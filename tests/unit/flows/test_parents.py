@@ -9,7 +9,7 @@ import pytest
 from prefect.client.schemas.objects import State
 from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed, Running
 
-from deployments.parents import MOST_CRASHES, RESUMED_FOR, is_resumable
+from deployments.pool_issues import MOST_CRASHES, RESUMED_FOR, is_resumable
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
