@@ -133,8 +133,9 @@ async def schedule_problems(client: PrefectClient, names: set[str], timeout: flo
     planned = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])))
     while waiting:
         chosen = DeploymentFilter(id=DeploymentFilterId(any_=list(waiting)))
-        for run in await client.read_flow_runs(deployment_filter=chosen, flow_run_filter=planned):
-            waiting.pop(run.deployment_id, None)
+        runs = await client.read_flow_runs(deployment_filter=chosen, flow_run_filter=planned)
+        found = {run.deployment_id for run in runs}
+        waiting = {identity: name for identity, name in waiting.items() if identity not in found}
         if time.monotonic() > deadline:
             break
         await asyncio.sleep(0.5 if waiting else 0)

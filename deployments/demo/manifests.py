@@ -90,12 +90,12 @@ def autoscaling(copy: Copy, scenario: Scenario) -> Iterator[dict[str, Any]]:
 
 def variant_autoscaling(variant: DemoVariant, copy: Copy) -> dict[str, Any]:
     """Return a VariantAutoscaling in saturation form."""
-    return manifest(
-        *("llmd.ai/v1alpha1", "VariantAutoscaling", copy, variant.name),
-        {"scaleTargetRef": target(variant), "modelID": MODEL, "variantCost": variant.cost},
-        labels={"inference.optimization/acceleratorName": variant.accelerator},
-        annotations={"modelyard.dev/max-replicas": str(variant.max_replicas)},
-    )
+    spec = {"scaleTargetRef": target(variant), "modelID": MODEL, "variantCost": variant.cost}
+    more = {
+        "labels": {"inference.optimization/acceleratorName": variant.accelerator},
+        "annotations": {"modelyard.dev/max-replicas": str(variant.max_replicas)},
+    }
+    return manifest("llmd.ai/v1alpha1", "VariantAutoscaling", copy, variant.name, spec, **more)
 
 
 def policy(copy: Copy, scenario: Scenario) -> dict[str, Any]:
