@@ -18,9 +18,10 @@ from flows.forms import flat, run_parameters
 from flows.parameters import OnboardParameters
 from flows.run_files import check_run_files
 from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.start import OnboardRefused
 from modelyard.reconcile.run_view import Superseded
-from tasks.onboard import onboarding_of, report, resolve_load, simulate, start, verify
+from tasks.onboard import report, resolve_load, simulate, start, verify
 from tasks.reconcile import BY_ID
 from tasks.steps import RunRef, cut_short, open_run, run_lifecycle
 
@@ -58,7 +59,8 @@ async def onboard(parameters: OnboardParameters) -> State[Any]:
         except Superseded as superseded:
             return Completed(name="Superseded", message=str(superseded))
         acted = await run_lifecycle(ref, [key], parameters.timeout_seconds if parameters.wait else 0.0, False)
-        here, checks = onboarding_of(run).seen.get(key), []
+        here: OnboardStanding | None = run.view.details(key)
+        checks = []
         served = here is not None and here.steps.done and not here.steps.problem
         if served:
             checks = [await simulate(ref, key, parameters.trace)]

@@ -17,7 +17,6 @@ from prefect.artifacts import ImageArtifact, TableArtifact
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.benchmarks.charts import draw
 from modelyard.benchmarks.compare import changes, pairs, parse_condition, tripped
-from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.profiles import LIBRARY, library_patch, read_library
 from modelyard.benchmarks.results import BenchmarkResults, kept
 from modelyard.benchmarks.story import COMPLETED, Here, headline, row
@@ -136,10 +135,8 @@ async def report(ref: RunRef, keys: Sequence[Key]) -> list[BenchmarkEnd]:
     """Return how each BenchmarkJob stands."""
     rows = []
     async with open_run(ref) as run:
-        lifecycle = run.view.lifecycle
-        assert isinstance(lifecycle, BenchmarkRuns)
         for key in keys:
-            here = lifecycle.seen.get(key)
+            here: Here | None = run.view.details(key)
             measured = here.memory.runs if here is not None else ()
             rows += [{"benchmark": str(key), **row(result)} for result in measured]
             if measured:
@@ -151,7 +148,7 @@ async def report(ref: RunRef, keys: Sequence[Key]) -> list[BenchmarkEnd]:
                     key="benchmark-runs", description="Benchmark runs; latencies in milliseconds", table=table
                 )
             )
-        return [await _ended(run.view.cluster, key, lifecycle.seen.get(key)) for key in keys]
+        return [await _ended(run.view.cluster, key, run.view.details(key)) for key in keys]
 
 
 async def _pictures(key: Key, measured: Sequence[MeasuredRun]) -> None:

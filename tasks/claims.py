@@ -15,7 +15,7 @@ from prefect.client.orchestration import get_client
 from modelyard.cluster import NotFound, Object
 from modelyard.objects import Key
 from modelyard.reconcile.dispatch import Claim, is_free
-from modelyard.reconcile.following import take
+from modelyard.reconcile.fence import take
 from modelyard.reconcile.plan import CLAIM
 from tasks.reconcile import read_fates
 from tasks.registry import REGISTRY

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from prefect import get_run_logger, task
 from prefect.artifacts import TableArtifact
 
-from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.requests import ModelState, read_state, request_model
 from modelyard.models.transfers import NodeOutcome, node_outcome
 from modelyard.models.world import VERIFY
@@ -81,13 +80,11 @@ async def request_verification(
 async def report(ref: RunRef, keys: Sequence[Key], steps: Collection[tuple[Key, StepId]]) -> DeliveryReport:
     """Return the state of each model, and what became of the nodes that the run fetched files to (``steps``)."""
     async with open_run(ref) as run:
-        lifecycle = run.view.lifecycle
-        assert isinstance(lifecycle, ModelDelivery)
-        models = [await read_state(run.view.cluster, lifecycle.about, key) for key in keys]
+        models = [await read_state(run.view.cluster, run.view.lifecycle.about, key) for key in keys]
         nodes = [
             outcome
             for key in keys
-            for leg in sorted(lifecycle.seen.get(key, ()), key=lambda leg: leg.node)
+            for leg in sorted(run.view.details(key) or (), key=lambda leg: leg.node)
             if (key, StepId("fetch", leg.node)) in steps and (outcome := node_outcome(key, leg)) is not None
         ]
     if nodes:

@@ -21,9 +21,10 @@ from modelyard.onboarding.progress import object_of
 from modelyard.reconcile.plan import StepId
 from modelyard.reconcile.run_view import RunView
 from modelyard.routing.rolling import RouteReading, RouteWatch
-from modelyard.routing.route_roll_out import RouteRollOuts
+from modelyard.routing.route_roll_out import RouteRollOuts, RouteStanding
 from modelyard.workloads.gates import GateReading, GateWatch
 from modelyard.workloads.lifecycle import RollOut
+from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.world import INFERENCE_SERVICES
 from tasks.children import EVERY as FOLLOWED
 from tasks.children import ChildKind, follow_child
@@ -36,7 +37,7 @@ async def read_transfer(view: RunView, home: str, key: Key, step: StepId) -> flo
     """Read how far the transfer of a model to a node is."""
     lifecycle = view.lifecycle
     assert isinstance(lifecycle, ModelDelivery)
-    leg = next((leg for leg in lifecycle.seen.get(key, ()) if leg.node == step.item), None)
+    leg = next((leg for leg in view.details(key) or () if leg.node == step.item), None)
     if leg is not None and (progress := await read_progress(view.cluster, leg)) is not None:
         lifecycle.progress[key, step.item] = progress
     return EVERY
@@ -46,7 +47,7 @@ async def compare_revisions(view: RunView, home: str, key: Key, step: StepId) ->
     """Read from Prometheus how the updated pods of a service serve, and how those before them did."""
     lifecycle = view.lifecycle
     assert isinstance(lifecycle, RollOut)
-    here = lifecycle.seen.get(key)
+    here: Standing | None = view.details(key)
     if here is not None and here.watch is not None and lifecycle.readings is not None:
         lifecycle.readings[key] = await read_gate(here.watch, view.cluster.now())
     return EVERY
@@ -73,7 +74,7 @@ async def compare_servers(view: RunView, home: str, key: Key, step: StepId) -> f
     """
     lifecycle = view.lifecycle
     assert isinstance(lifecycle, RouteRollOuts)
-    here = lifecycle.seen.get(key)
+    here: RouteStanding | None = view.details(key)
     if here is None or here.watch is None or lifecycle.readings is None:
         return 1.0
     lifecycle.readings[key] = await _route_reading(home, here.watch, view.cluster.now())
@@ -97,7 +98,7 @@ async def follow_children(view: RunView, home: str, key: Key, step: StepId) -> f
     """Start the child run that works on the step's object, and follow it."""
     lifecycle = view.lifecycle
     assert isinstance(lifecycle, Onboarding)
-    here = lifecycle.seen.get(key)
+    here = view.details(key)
     obj = object_of(here, step) if here is not None else None
     if obj is None:
         return 1.0

@@ -122,7 +122,8 @@ async def _live_rival(cluster: Cluster, key: Key, run: str) -> str:
 
 
 async def _retry_children(run: OpenRun, asked: OnboardRequest) -> None:
-    lifecycle, key = onboarding_of(run), order_key(asked)
+    lifecycle, key = run.view.lifecycle, order_key(asked)
+    assert isinstance(lifecycle, Onboarding)
     for child in CHILDREN.values():
         for obj in await run.view.cluster.list(child.kind, asked.namespace, f"{LABEL}={asked.name}"):
             if (obj.get("status") or {}).get("state") == "Failed":
@@ -139,7 +140,7 @@ async def _retry_children(run: OpenRun, asked: OnboardRequest) -> None:
 async def simulate(ref: RunRef, key: Key, path: Path | None) -> LoadCheck:
     """Return what clients would see on all replicas."""
     async with open_run(ref) as run:
-        here = _standing(run, key)
+        here: OnboardStanding = run.view.details(key)
     trace = await asyncio.to_thread(read_trace, path) if path is not None else None
     result = await asyncio.to_thread(_simulated, here.asked, _chosen(here), trace)
     get_run_logger().info("%s", result)
@@ -173,7 +174,7 @@ def _simulated(asked: OnboardRequest, best: Assessed, trace: Trace | None) -> Lo
 async def verify(ref: RunRef, key: Key, seconds: float) -> LoadCheck:
     """Return what its clients saw; of the load, they send the share of the replicas that are ready."""
     async with open_run(ref) as run:
-        return await _verified(run.view.cluster, _standing(run, key), seconds)
+        return await _verified(run.view.cluster, run.view.details(key), seconds)
 
 
 async def _verified(cluster: Cluster, here: OnboardStanding, seconds: float) -> LoadCheck:
@@ -258,7 +259,7 @@ async def report(ref: RunRef, key: Key, checks: list[LoadCheck]) -> str:
     """Return how the onboarding stands, in a sentence."""
     log = get_run_logger()
     async with open_run(ref) as run:
-        here = onboarding_of(run).seen.get(key)
+        here: OnboardStanding | None = run.view.details(key)
     if here is None:
         return f"ConfigMap {key}, which stands for the onboarding, was deleted"
     if here.steps.verdict is not None:
@@ -268,16 +269,6 @@ async def report(ref: RunRef, key: Key, checks: list[LoadCheck]) -> str:
     name, text = here.asked.name, markdown(here, checks)
     await show(MarkdownArtifact(key=f"onboarding-{name}", markdown=text, description=f"Onboarding of {name}"))
     return conclusion(here, checks)
-
-
-def onboarding_of(run: OpenRun) -> Onboarding:
-    """Return the run's lifecycle."""
-    assert isinstance(run.view.lifecycle, Onboarding)
-    return run.view.lifecycle
-
-
-def _standing(run: OpenRun, key: Key) -> OnboardStanding:
-    return onboarding_of(run).seen[key]
 
 
 def _chosen(here: OnboardStanding) -> Assessed:

@@ -77,19 +77,11 @@ class ServiceEnd:
 async def show_changes(ref: RunRef, keys: Sequence[Key]) -> str:
     """Return what would be written now, as the markdown of the artifact."""
     async with open_run(ref) as run:
-        lifecycle = roll_out_of(run)
-        plans = await look(run.view.cluster, lifecycle, {key.namespace for key in keys}, keys)
-        lines = [line for key in keys if key in plans for line in _changes(plans[key], lifecycle.seen.get(key))]
+        plans = await look(run.view.cluster, run.view.lifecycle, {key.namespace for key in keys}, keys)
+        lines = [line for key in keys if key in plans for line in _changes(plans[key], plans[key].details)]
     text = "\n".join(few(lines, MOST_LINES)) or "Nothing changes."
     await show(MarkdownArtifact(key="roll-out-changes", markdown=text, description="Changes of each service"))
     return text
-
-
-def roll_out_of(run: OpenRun) -> RollOut:
-    """Return the run's lifecycle."""
-    lifecycle = run.view.lifecycle
-    assert isinstance(lifecycle, RollOut)
-    return lifecycle
 
 
 def _changes(plan: Plan, here: Standing | None) -> list[str]:
@@ -120,7 +112,7 @@ async def request_models(ref: RunRef, keys: Sequence[Key], attempts: int = 1) ->
 
 async def _answer(run: OpenRun, key: Key, attempts: int) -> EngineAnswer:
     hosts = HostsFile.found()
-    here = roll_out_of(run).seen.get(key)
+    here: Standing | None = run.view.details(key)
     if here is None or not here.answers or isinstance(here.result, Refused):
         return EngineAnswer()
     if all(one.zero for one in here.states.values()):
@@ -180,7 +172,7 @@ async def report(ref: RunRef, keys: Sequence[Key], answers: dict[Key, EngineAnsw
     async with open_run(ref) as run:
         ends = [replace(await _ended(run, key), answer=answers.get(key, EngineAnswer())) for key in keys]
         for end in ends:
-            here = roll_out_of(run).seen.get(end.key)
+            here: Standing | None = run.view.details(end.key)
             for state in here.states.values() if here is not None else ():
                 row = {"service": str(end.key), "component": state.kind, "pods": f"{state.ready_pods}/{state.wanted}"}
                 rows.append(row | {"reason": state.reason, "message": state.message, "answer": end.answer.words})
@@ -192,12 +184,14 @@ async def report(ref: RunRef, keys: Sequence[Key], answers: dict[Key, EngineAnsw
 
 async def _ended(run: OpenRun, key: Key) -> ServiceEnd:
     """Return how the service stands now by its status."""
-    lifecycle = roll_out_of(run)
+    lifecycle = run.view.lifecycle
+    assert isinstance(lifecycle, RollOut)
     try:
         obj = await run.view.cluster.get(lifecycle.about, key.name, key.namespace)
     except NotFound:
         return ServiceEnd(key, "Gone")
-    status, here = obj.get("status") or {}, lifecycle.seen.get(key)
+    status = obj.get("status") or {}
+    here: Standing | None = run.view.details(key)
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
     current = status.get("observedGeneration") == obj["metadata"]["generation"]
     states = [(conditions.get(name) or {}, wanted) for name, wanted in lifecycle.well.items()]

@@ -59,8 +59,8 @@ async def _standing(run: OpenRun, key: Key, requested: RouteRollOut | None) -> R
     assert isinstance(run.view.lifecycle, RouteRollOuts)
     given = {key: requested.text} if requested is not None else {}
     lifecycle = RouteRollOuts(run.view.lifecycle.prometheus, given=given)
-    await look(run.view.cluster, lifecycle, {key.namespace}, [key])
-    return lifecycle.seen.get(key)
+    plan = (await look(run.view.cluster, lifecycle, {key.namespace}, [key])).get(key)
+    return plan.details if plan is not None else None
 
 
 @task(
@@ -74,11 +74,9 @@ async def report_routes(ref: RunRef, keys: Sequence[Key]) -> list[RouteEnd]:
     """Return how each route stands."""
     ends, rows = [], []
     async with open_run(ref) as run:
-        lifecycle = run.view.lifecycle
-        assert isinstance(lifecycle, RouteRollOuts)
-        seen = dict(lifecycle.seen)
-    for key in keys:
-        if (standing := seen.get(key)) is None:
+        standings: dict[Key, RouteStanding | None] = {key: run.view.details(key) for key in keys}
+    for key, standing in standings.items():
+        if standing is None:
             ends.append(RouteEnd(key, "", "there is no such ModelRoute, or no roll-out is requested"))
             continue
         results = enumerate(standing.memory.said, 1)

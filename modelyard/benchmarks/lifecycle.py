@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from modelyard.benchmarks import settings as benchmark_settings
@@ -27,27 +27,24 @@ from modelyard.benchmarks.world import (
 )
 from modelyard.models import settings as models_settings
 from modelyard.models import world as models_world
-from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Key
-from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
+from modelyard.objects.kinds import JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.objects.parse import namespace
 from modelyard.reconcile.memory import render_memory
-from modelyard.reconcile.plan import FAILED, Child, Plan, PlanStep, StepId, StepPhase, Want, World
+from modelyard.reconcile.plan import FAILED, Child, Plan, PlanStep, StepId, StepPhase, Want, World, settings_wanted
 from modelyard.reconcile.spec_warning import FIELDS_IGNORED, with_spec_warning
 from modelyard.reconcile.write_rules import WriteRules
 from modelyard.workloads import names
 from modelyard.workloads.world import INFERENCE_SERVICES, MODELS_WANTED, SERVICES_WANTED
 
-SETTINGS, MODEL_SETTINGS = "benchmark-settings", "model-settings"
+SETTINGS = "benchmark-settings"
 
 
 @dataclass(eq=False)
 class BenchmarkRuns:
-    """BenchmarkJobs. ``home`` is the controller's namespace, where the settings are; ``seen`` is where the last look at
-    each is left for whoever follows them."""
+    """BenchmarkJobs. ``home`` is the controller's namespace, where the settings are. Plans have a ``Here``."""
 
     home: str
-    seen: MutableMapping[Key, Here] = field(default_factory=dict)
 
     name = "benchmark"
     about = BENCHMARK_JOBS
@@ -72,31 +69,19 @@ class BenchmarkRuns:
             Want(PODS, run_pod, label_selector=LABEL, indexes={"job": lambda one: (one.job,)}, called=RUN_PODS),
             Want(NAMESPACES, namespace, use="services"),
             Want(PERSISTENT_VOLUME_CLAIMS, models_world.claim, cached=True, namespace=""),
-            self._settings(benchmark_settings.CONFIG_MAP, SETTINGS),
-            self._settings(models_settings.CONFIG_MAP, MODEL_SETTINGS),
-        )
-
-    def _settings(self, name: str, called: str) -> Want[Mapping[str, str]]:
-        return Want(
-            CONFIG_MAPS,
-            lambda obj: models_world.texts(obj.get("data")),
-            field_selector=f"metadata.name={name}",
-            namespace=self.home,
-            use="benchmarks",
-            called=called,
+            settings_wanted(self.home, benchmark_settings.CONFIG_MAP, _read_settings, SETTINGS),
+            models_settings.delivery_settings_wanted(self.home),
         )
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """What is to be made, taken away, kept and told for the BenchmarkJob of this name."""
         one: StoredBenchmark | None = world[BENCHMARK_JOBS].get(key)
         if one is None or one.subject.deleting:
-            self.seen.pop(key, None)
             if one is None or PUBLISHED_FINALIZER not in one.finalizers:
                 return None
             removing = Plan(one.subject, "Removing", finalizer=False, finalizer_name=PUBLISHED_FINALIZER)
             return replace(removing, by_shift=True)
         here, deeds = BenchmarkLook(one, world, now, self.chosen(world)).result()
-        self.seen[key] = here
         if here.memory.ended or here.refused:
             deeds = replace(deeds, delete=(*deeds.delete, *_probe(one, world)))
         wanted = render_memory(here.memory)
@@ -117,15 +102,17 @@ class BenchmarkRuns:
             noted=True,
             by_shift=True,
             steps=_steps(one, here, deeds, bool(annotations)),
+            details=here,
         )
 
     def chosen(self, world: World) -> Chosen:
         """What administrators have set, and what is wrong with it."""
-        mine: Mapping[str, str] = next(iter(world[SETTINGS].all()), {})
-        models: Mapping[str, str] = next(iter(world[MODEL_SETTINGS].all()), {})
-        found, wrong = BenchmarkSettings.read(mine.get(benchmark_settings.KEY))
-        delivery, _ = DeliverySettings.read(models.get(models_settings.KEY))
-        return found, delivery, wrong
+        chosen, problem = next(iter(world[SETTINGS].all()), (BenchmarkSettings(), None))
+        return chosen, next(iter(world[models_settings.WANTED].all()), models_settings.DeliverySettings()), problem
+
+
+def _read_settings(data: Mapping[str, str]) -> tuple[BenchmarkSettings, str | None]:
+    return BenchmarkSettings.read(data.get(benchmark_settings.KEY))
 
 
 def _steps(one: StoredBenchmark, here: Here, deeds: RunDeeds, keeps: bool) -> dict[StepId, PlanStep]:

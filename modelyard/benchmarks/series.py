@@ -76,32 +76,42 @@ class BenchmarkLook:
         self.one, self.world, self.now, self.key = one, world, now, one.key
         self.settings, self.delivery, self.wrong = chosen
         self.memory = one.memory
+        self.here = Here(one, one.memory)
         self.target: BenchmarkTarget | None = None
         self.delete: list[Child] = []
 
     def result(self) -> tuple[Here, RunDeeds]:
         """What is there, with what is remembered from now on, and what is to be done."""
+        deeds = self._deeds()
+        return replace(self.here, memory=self.memory), deeds
+
+    def _deeds(self) -> RunDeeds:
         self._begin()
         spec, problem = self._spec()
-        here = Here(self.one, self.memory, changed=self._changed())
+        self._note(changed=self._changed())
         if spec is None:
-            return self._refused(here, problem)
+            return self._refused(problem)
         try:
             wanted = loads(spec)
-            here = replace(here, loads=tuple(wanted), minutes=spec.max_time_per_iteration)
+            self._note(loads=tuple(wanted), minutes=spec.max_time_per_iteration)
             if self.memory.ended:
                 self._cleared()
-                return replace(here, memory=self.memory), RunDeeds(delete=tuple(self.delete))
+                return RunDeeds(delete=tuple(self.delete))
             found = self._found(spec)
         except Refusal as refusal:
-            return self._refused(here, refusal.refused)
+            return self._refused(refusal.refused)
         except Waits as waits:
-            return self._made(here, waits) or self._waits(here, waits.reason, str(waits))
+            return self._made(waits) or self._waits(waits.reason, str(waits))
         if self.wrong is not None:
-            return replace(here, memory=self.memory, reason="SettingsInvalid", message=self.wrong), RunDeeds()
+            self._note("SettingsInvalid", self.wrong)
+            return RunDeeds()
         self.target = found[0]
         self._stays()
-        return self._next(here, spec, wanted, *found)
+        return self._next(spec, wanted, *found)
+
+    def _note(self, reason: str = "", message: str = "", **facts: Any) -> None:
+        """Keep what was found, and what is waited for."""
+        self.here = replace(self.here, reason=reason, message=message, **facts)
 
     # What it is about
 
@@ -152,25 +162,25 @@ class BenchmarkLook:
         found = target(spec, self.tokenizer, self.key, self.settings, self.delivery, self.world)
         return found, where, data
 
-    def _refused(self, here: Here, problem: Refused | None) -> tuple[Here, RunDeeds]:
+    def _refused(self, problem: Refused | None) -> RunDeeds:
         problem = problem or Refused("InvalidSpec", "spec", "cannot be read", "correct it")
         gone = [_child(one) for one in self._jobs() if one.active and not one.deleting]
         if self.memory.began and not self.memory.ended:
             self.memory = self.memory.model_copy(update={"failed": words(f"{problem}"), "ended": self.now})
-        here = replace(here, memory=self.memory, reason=problem.reason, message=str(problem), refused=True)
-        return here, RunDeeds(delete=tuple(gone))
+        self._note(problem.reason, str(problem), refused=True)
+        return RunDeeds(delete=tuple(gone))
 
-    def _waits(self, here: Here, reason: str, message: str) -> tuple[Here, RunDeeds]:
+    def _waits(self, reason: str, message: str) -> RunDeeds:
         """A run that is under way while its service is not what it was is given up, and so is one that just ended."""
         for one in self._jobs():
             if not one.deleting:
                 if one.work.series == self._series():
                     self._failed(one, reason, f"during the run: {message}", again=True)
                 self.delete.append(_child(one))
-        here = replace(here, memory=self.memory, reason=reason, message=message)
-        return here, RunDeeds(delete=tuple(self.delete), due=self.memory.failing.next or None)
+        self._note(reason, message)
+        return RunDeeds(delete=tuple(self.delete), due=self.memory.failing.next or None)
 
-    def _made(self, here: Here, waits: Waits) -> tuple[Here, RunDeeds] | None:
+    def _made(self, waits: Waits) -> RunDeeds | None:
         """Create the missing service where the BenchmarkJob names the one to copy, and fail one that does not become
         ready in time; ``None`` where neither applies."""
         key = probe.measured_service(self.one)
@@ -180,23 +190,20 @@ class BenchmarkLook:
             body = probe.render(self.one, key, self.world, self.now)
             if body is None:
                 return None
-            message = (
-                f"InferenceService {key} is created for the measurement: a copy of {self.one.probe_of}, one replica"
-            )
-            here = replace(here, memory=self.memory, reason="ServiceNotReady", message=message)
-            return here, RunDeeds(apply=(body,))
+            made = f"InferenceService {key} is created for the measurement: a copy of {self.one.probe_of}, one replica"
+            self._note("ServiceNotReady", made)
+            return RunDeeds(apply=(body,))
         service = probe.made_service(self.one, self.world)
         since = probe.made_since(service, self.one) if service is not None else None
         if since is None or self.memory.began:
             return None
         if self.now < since + probe.PATIENCE:
-            here, deeds = self._waits(here, waits.reason, str(waits))
-            return here, replace(deeds, due=since + probe.PATIENCE)
+            return replace(self._waits(waits.reason, str(waits)), due=since + probe.PATIENCE)
         minutes = f"{probe.PATIENCE / 60:.0f} minutes"
         self.memory = self._begun().model_copy(
             update={"failed": words(f"{waits.reason}: not ready within {minutes}: {waits}"), "ended": self.now}
         )
-        return replace(here, memory=self.memory), RunDeeds(delete=tuple(self.delete))
+        return RunDeeds(delete=tuple(self.delete))
 
     def _begun(self) -> Memory:
         """Return the memory of a series whose first run begins."""
@@ -244,14 +251,8 @@ class BenchmarkLook:
             self.memory = memory.model_copy(update=fresh)
 
     def _next(
-        self,
-        here: Here,
-        spec: BenchmarkJobSpec,
-        wanted: list[Load],
-        found: BenchmarkTarget,
-        where: ResultPlace,
-        data: DatasetPlace,
-    ) -> tuple[Here, RunDeeds]:
+        self, spec: BenchmarkJobSpec, wanted: list[Load], found: BenchmarkTarget, where: ResultPlace, data: DatasetPlace
+    ) -> RunDeeds:
         """Take note of what has ended, and make the Job of the run that is due."""
         series = self._series()
         active: RunJob | None = None
@@ -282,8 +283,8 @@ class BenchmarkLook:
             self.delete = [one for one in self.delete if one.key not in kept]
             self._cleared()
             gone = tuple({one.key: one for one in self.delete}.values())
-            return replace(here, memory=self.memory), RunDeeds(delete=gone)
-        here = replace(here, memory=self.memory, target=found, load=left[0])
+            return RunDeeds(delete=gone)
+        self._note(target=found, load=left[0])
         deeds = RunDeeds(delete=tuple(self.delete))
         if active is not None:
             pod = self._pod(active)
@@ -294,21 +295,20 @@ class BenchmarkLook:
                 if phase != "Pending"
                 else f"the pod of {left[0]} begins{trouble}"
             )
-            return (
-                replace(here, job=active, reason="Measuring", message=said),
-                replace(deeds, awaits=(f"run {left[0]}",) if self._begins(active, phase) else ()),
-            )
+            self._note("Measuring", said, job=active)
+            return replace(deeds, awaits=(f"run {left[0]}",) if self._begins(active, phase) else ())
         failing = self.memory.failing
         if failing.attempts and failing.next > self.now:
             message = f"{left[0]} failed {failing.attempts} times, and is tried again: {failing.message}"
-            here = replace(here, memory=self.memory, reason=failing.reason, message=message)
-            return here, replace(deeds, due=failing.next)
+            self._note(failing.reason, message)
+            return replace(deeds, due=failing.next)
         if leaving or silent or self.delete:
-            ending = replace(here, reason="Measuring", message="the run before is ending")
-            return ending, replace(deeds, awaits=("the run before",) if self._ends() else ())
-        if (other := self._before(found)) is not None:
+            self._note("Measuring", "the run before is ending")
+            return replace(deeds, awaits=("the run before",) if self._ends() else ())
+        if (other := next(iter(self._others(found)), None)) is not None:
             message = f"another benchmark puts a load on it: Job {other.key}; two would spoil each other"
-            return replace(here, reason="WaitsForTurn", message=message), deeds
+            self._note("WaitsForTurn", message)
+            return deeds
         work = Work(
             series=series,
             scenario=left[0].scenario,
@@ -321,14 +321,13 @@ class BenchmarkLook:
         try:
             made = job(self.one.subject, spec, work, asked, found, where, data, self.settings, space)
         except Refusal as refusal:
-            return self._refused(here, refusal.refused)
+            return self._refused(refusal.refused)
+        self._note("Measuring", f"{left[0]} is next")
         if not self.memory.began:
             # What a series is called depends on when it began, which is remembered before anything is made.
             self.memory = self._begun().model_copy(update={"service": found.standing})
-            here = replace(here, memory=self.memory, reason="Measuring", message=f"{left[0]} is next")
-            return here, RunDeeds(awaits=(f"run {left[0]}",))
-        here = replace(here, reason="Measuring", message=f"{left[0]} is next")
-        return here, RunDeeds(apply=(made,), awaits=(f"run {left[0]}",))
+            return RunDeeds(awaits=(f"run {left[0]}",))
+        return RunDeeds(apply=(made,), awaits=(f"run {left[0]}",))
 
     def _begins(self, active: RunJob, phase: str) -> bool:
         """Return whether a run's pod runs, or is about to."""
@@ -421,9 +420,6 @@ class BenchmarkLook:
             return one.key.namespace != place, one.created, one.uid
 
         return any(order(one) < order(mine) for one in self._others(self.target))
-
-    def _before(self, found: BenchmarkTarget) -> RunJob | None:
-        return next(iter(self._others(found)), None)
 
 
 def _child(one: RunJob) -> Child:

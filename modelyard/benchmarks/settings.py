@@ -5,11 +5,10 @@ It is read in the controller's namespace, where tenants do not write.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from modelyard.models.settings import LOCAL_IMAGE, AllowedHosts
-from modelyard.objects.documents import DocumentError, first_fault, parse_document
+from modelyard.models.settings import LOCAL_IMAGE, AllowedHosts, read_settings
 
 CONFIG_MAP, KEY = "benchmarkjob-config", "benchmarkjob"
 
@@ -42,13 +41,7 @@ class BenchmarkSettings(_Document):
     @classmethod
     def read(cls, text: str | None) -> tuple[BenchmarkSettings, str | None]:
         """The settings, and what is wrong with them: of a document that cannot be used, nothing is."""
-        try:
-            document = parse_document(text or "")
-            return (cls.model_validate(document) if document is not None else cls()), None
-        except DocumentError as error:
-            return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {error}"
-        except ValidationError as error:
-            return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {first_fault(error)}"
+        return read_settings(cls, text, CONFIG_MAP, KEY)
 
     @property
     def hosts(self) -> AllowedHosts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from modelyard.benchmarks.world import RE_RUN, Memory, RunJob, StoredBenchmark
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut
 from modelyard.reconcile.plan import Plan, Status
-from modelyard.reconcile.status import is_due, timestamp
+from modelyard.reconcile.status import status_plan, timestamp
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 
 PENDING, RUNNING, COMPLETED, FAILED = "Pending", "Running", "Completed", "Failed"
@@ -49,11 +49,6 @@ class Here:
         return FAILED if self.refused else PENDING
 
     @property
-    def waits(self) -> bool:
-        """Whether a run by hand stays for it."""
-        return not self.memory.ended and not self.refused
-
-    @property
     def longest(self) -> str:
         """How long all of it takes at most."""
         minutes = len(self.loads) * self.minutes
@@ -79,13 +74,17 @@ def told(here: Here, now: float) -> Plan:
     }
     fields = {name: value for name, value in fields.items() if value is not None or stored.get(name) is not None}
     conditions = _conditions(here)
-    status = Status(fields, conditions)
-    done = conditions[-1]
-    plan = Plan(subject, done.reason, done.message, wanted=status, stored=stored)
-    if not is_due(status, stored, now, 0.0, subject.uid):
+    plan = status_plan(
+        subject,
+        conditions[-1],
+        Status(fields, conditions),
+        stored,
+        now,
+        lambda before: _news(here, state, conditions, before),
+    )
+    if plan.status is None:
         return plan
-    status = replace(status, fields={**fields, "lastReconcileTime": timestamp(now)})
-    return replace(plan, status=status, notices=tuple(_news(here, state, conditions)))
+    return replace(plan, status=replace(plan.status, fields={**fields, "lastReconcileTime": timestamp(now)}))
 
 
 def _completed(here: Here, now: float) -> str | None:
@@ -185,14 +184,13 @@ def _ms(seconds: float) -> float:
     return float(f"{1000 * seconds:.4g}")
 
 
-def _news(here: Here, state: str, conditions: tuple[Condition, Condition]) -> list[Notice]:
+def _news(
+    here: Here, state: str, conditions: tuple[Condition, Condition], stored: Mapping[str, tuple[str, str]]
+) -> Iterator[Notice]:
     """What is worth an Event: another state, and a spec that is not followed."""
-    before, (accepted, done) = here.one.status.get("state"), conditions
-    found = []
-    if before != state:
+    accepted, done = conditions
+    if here.one.status.get("state") != state:
         kind = "Warning" if state == FAILED else "Normal"
-        found.append(Notice(f"Benchmark{state}", accepted.message if here.refused else done.message, kind))
-    stored = {one.get("type"): one.get("reason") for one in here.one.status["conditions"]}
-    if accepted.status == "False" and not here.refused and stored.get(ACCEPTED) != accepted.reason:
-        found.append(Notice(accepted.reason, accepted.message, "Warning"))
-    return found
+        yield Notice(f"Benchmark{state}", accepted.message if here.refused else done.message, kind)
+    if accepted.status == "False" and not here.refused and stored.get(ACCEPTED, ("", ""))[1] != accepted.reason:
+        yield Notice(accepted.reason, accepted.message, "Warning")

@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, MeasurementReport
 from modelyard.models.running import JobEnd, container_words, job_end
-from modelyard.models.world import texts
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, printable
-from modelyard.objects.parse import controller_of, epoch, key_of
+from modelyard.objects.parse import controller_of, epoch, key_of, texts
 from modelyard.reconcile.memory import Count, Seconds, parse_memory
 from modelyard.reconcile.plan import CLAIM, FAILED, Subject
 from modelyard.resources import BenchmarkJob

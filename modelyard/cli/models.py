@@ -198,7 +198,7 @@ async def _why(name: str, namespace: str, home: str) -> bool:
             console.print(f"  {UNDELIVERED}")
         for one in told:
             console.print(f"  {one.get('type')} {one.get('status')}: {one.get('reason')}: {one.get('message')}")
-        parts = {leg.node: leg for leg in delivery.seen.get(key, ())}
+        parts = {leg.node: leg for leg in (plan.details if plan is not None else None) or ()}
         table = options.grid("NODE", "STATE", "REASON", "WHY")
         for node in world[NODES].all():
             leg = parts.get(node.name)

@@ -68,10 +68,10 @@ def _lifecycles(home: str) -> tuple[RollOut, ...]:
     return ServiceRollOut(home), ModelRollOut(home)
 
 
-def _planned(lifecycle: RollOut, plans: Iterable[Plan], selector: str) -> Iterator[ServicePlan]:
+def _planned(plans: Iterable[Plan], selector: str) -> Iterator[ServicePlan]:
     matches = parse_selector(selector)
     for plan in plans:
-        here = lifecycle.seen[plan.subject.key]
+        here: Standing = plan.details
         resource = here.service.resource
         labels = {} if resource is None else (resource.metadata.model_extra or {}).get("labels") or {}
         if matches(labels):
@@ -91,7 +91,7 @@ async def from_cluster(home: str, namespaces: Sequence[str], selector: str) -> t
             except ClusterError as error:
                 problems.append(f"{lifecycle.about.kind}s are not planned: {error}")
                 continue
-            found += _planned(lifecycle, plans.values(), selector)
+            found += _planned(plans.values(), selector)
     return sorted(found, key=lambda one: one.name), problems
 
 
@@ -105,5 +105,5 @@ def from_files(
         world = world_for(lifecycle, [one.body for one in manifests], kinds)
         keys: list[Key] = [one.key for one in world[lifecycle.about].within(namespaces)]
         plans = [lifecycle.plan(key, world, time.time()) for key in keys]
-        found += _planned(lifecycle, filter(None, plans), selector)
+        found += _planned(filter(None, plans), selector)
     return sorted(found, key=lambda one: one.name)

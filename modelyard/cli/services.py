@@ -74,7 +74,7 @@ async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
                 plans = await look(cluster, lifecycle, [namespace] if namespace else [])
             except UnknownKind:
                 continue  # such services are not served here
-            found += [(plan, lifecycle.seen[key]) for key, plan in plans.items()]
+            found += [(plan, plan.details) for plan in plans.values()]
     return sorted(found, key=lambda one: (one[0].subject.key, one[0].subject.kind.kind))
 
 

@@ -8,12 +8,12 @@ its files go, unless they are to be kept; a node that is gone holds up nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from modelyard.models import bringing, clearing, jobs, legs, names, running, settings, story, world
-from modelyard.models.delivery_steps import delivery_steps
 from modelyard.models.legs import Leg, NodeStage, Site, Wish
 from modelyard.models.placement import (
     Exclusion,
@@ -35,8 +35,10 @@ from modelyard.models.world import (
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.objects.parse import epoch
-from modelyard.reconcile.plan import LOOK_UPS, Mark, Plan, Want, World
+from modelyard.reconcile.plan import LOOK_UPS, Mark, Plan, PlanStep, StepId, StepPhase, Want, World, wish_of
+from modelyard.reconcile.steps import with_steps
 from modelyard.reconcile.write_rules import WriteRules
+from modelyard.resources.ome.models import FineTunedWeightSpec
 
 REPORTS, SETTINGS = "model-reports", "model-settings"
 MOST_AT_ONCE = 50
@@ -47,47 +49,45 @@ MOST_NEEDS = 50
 """Secrets that a plan asks for."""
 FLUSH = 30.0
 """Seconds between two notes of a transfer's progress in a node's report."""
+_PHASES = {NodeStage.WAITING: StepPhase.WAITING, NodeStage.FAILED: StepPhase.FAILED}
 _LARGEST_REPORT = 2 * 1024 * 1024
 FULL = 768 * 1024
 """Bytes of a node's report beyond which no model is added: a ConfigMap has a MiB, and what is there grows."""
 
 
-def _wish(obj: Mapping[str, Any]) -> object:
-    metadata = obj["metadata"]
-    annotations = metadata.get("annotations") or {}
-    asked = tuple(annotations.get(name) for name in (world.NUDGE, world.VERIFY, world.LIFECYCLE))
-    return metadata.get("generation"), metadata.get("deletionTimestamp"), asked
-
-
-def _models(kind: ResourceType) -> Want[StoredModel]:
-    indexes = {"source": world.source_of, "called": world.called}
-    return Want(kind, lambda obj: world.model(kind, obj), indexes=indexes, wish=_wish, namespace="", use="models")
+_ALL_MODELS = tuple(
+    Want(
+        kind,
+        partial(world.model, kind),
+        indexes={"source": world.source_of, "called": world.called},
+        wish=wish_of(world.NUDGE, world.VERIFY, world.LIFECYCLE),
+        namespace="",
+        use="models",
+    )
+    for kind in names.KINDS
+)
 
 
 @dataclass(eq=False)
 class ModelDelivery:
     """Models of one kind. ``home`` is the controller's namespace, where Jobs and reports are.
 
-    ``progress`` is what somebody who follows transfers last saw, by model and node; ``seen`` is where the last plan of
-    each model is left for them.
+    ``progress`` is what somebody who follows transfers last saw, by model and node. Plans have the legs of all nodes.
     """
 
     about: ResourceType
     home: str
     progress: MutableMapping[tuple[Key, str], TransferProgress] = field(default_factory=dict)
-    seen: MutableMapping[Key, Sequence[Leg]] = field(default_factory=dict)
-
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """The name follows from the kind."""
         self.name = f"deliver-{self.about.plural}"
 
     @property
     def wants(self) -> tuple[Want[Any], ...]:
         """All models (they share sources), nodes, what is made for models, and the pods that wait for one."""
         return (
-            *map(_models, names.KINDS),
+            *_ALL_MODELS,
             Want(NODES, world.node, cached=True, indexes={"model": world.labels_of}, use="models"),
             Want(
                 CONFIG_MAPS,
@@ -127,38 +127,27 @@ class ModelDelivery:
         """What is to be made, marked and told for the model of this name."""
         model: StoredModel | None = world[self.about].get(key)
         if model is None:
-            self.seen.pop(key, None)
             return None
         found, wrong = self._settings(world)
         if (other := self._namesake(model, world)) is not None:
             return self._apart(model, other, now)
         if wrong is not None:
-            self.seen[key] = ()
             return story.held(model, "SettingsInvalid", wrong, now)
         if model.subject.deleting:
             return self._end(model, found, world, now)
-        problem = model.problem or self._too_many(model, found, world)
-        goal: jobs.Goal | None = None
-        if problem is None:
-            try:
-                goal = jobs.target(model, found)
-                problem = self._base_model(model, world)
-            except jobs.NotAllowed as error:
-                problem = error.reason, str(error)
-        if problem is not None or goal is None:
-            return self._refuse(model, problem or ("InvalidSpec", ""), world, now)
+        try:
+            goal = self._goal(model, found, world)
+        except jobs.NotAllowed as error:
+            return self._refuse(model, (error.reason, str(error)), world, now)
         wish = Wish(model, goal, found, self.home, self._lacks(found, world), world.get(LOOK_UPS))
         if goal.claim is not None:
             return self._of_claim(wish, world, now)
-        parts = self._parts(wish, world, now)
-        self.seen[key] = parts
-        plan = story.told(wish, parts, _parent_facts(parts), now, lambda: self._explain_no_nodes(wish, world))
+        causes = {node.name: _exclusion(model, node, found) for node in world[NODES].all()}
+        parts = self._parts(wish, {name for name, cause in causes.items() if cause is None}, world, now)
+        plan = story.told(
+            wish, parts, _parent_facts(parts), now, lambda: describe_exclusions(filter(None, causes.values()))
+        )
         return self._with(plan, model, parts, world)
-
-    def _explain_no_nodes(self, wish: Wish, world: World) -> str:
-        """Return why no node is chosen for a model."""
-        causes = (_exclusion(wish.model, node, wish.settings) for node in world[NODES].all())
-        return describe_exclusions(cause for cause in causes if cause is not None)
 
     def _settings(self, world: World) -> tuple[DeliverySettings, str | None]:
         stored: settings.ConfigText | None = world[SETTINGS].get(Key(self.home, settings.CONFIG_MAP))
@@ -176,15 +165,12 @@ class ModelDelivery:
 
     # Nodes
 
-    def _parts(self, wish: Wish, world: World, now: float) -> list[Leg]:
-        model, parts = wish.model, []
-        chosen = {node.name for node in world[NODES].all() if _exclusion(model, node, wish.settings) is None}
-        sites = self._sites(model, world, chosen)
+    def _parts(self, wish: Wish, chosen: Collection[str], world: World, now: float) -> list[Leg]:
+        parts, sites = [], self._sites(wish.model, world, chosen)
         for name, site in sites.items():
-            report: NodeReport | None = world[REPORTS].get(Key(self.home, name))
             if name not in chosen:
                 parts.append(clearing.remove(wish, site, now))
-            elif site.entry is None and report is not None and _full(report, model.key.namespace):
+            elif site.entry is None and self._is_full(name, wish.model.key.namespace, world):
                 parts.append(bringing.no_room(site))
             else:
                 parts.append(bringing.deliver(wish, site, now))
@@ -214,14 +200,8 @@ class ModelDelivery:
         space = model.key.namespace
         free = wish.settings.nodes_per_source - len(busy) - sum(claims.values())
         free = min(free, share(space) - turns[space] - claims.get(space, 0))
-        done = []
-        for leg in parts:
-            if leg.starts and free <= 0:
-                done.append(bringing.stand_aside(leg, sites[leg.node]))
-                continue
-            free -= leg.starts
-            done.append(leg)
-        return done
+        late = {leg.node for leg in [leg for leg in parts if leg.starts][max(0, free) :]}
+        return [bringing.stand_aside(leg, sites[leg.node]) if leg.node in late else leg for leg in parts]
 
     def _sites(self, model: StoredModel, world: World, chosen: Iterable[str] = ()) -> dict[str, Site]:
         """These nodes, and those that say something of the model or have a Job for it, be they gone; by name."""
@@ -235,14 +215,16 @@ class ModelDelivery:
         for name in sorted(known):
             node: ModelNode | None = world[NODES].get(Key("", name))
             label = node.labels.get(model.label) if node is not None else None
-            entry, ours = self._entry(model, name, world), tuple(jobs_of.get(name, ()))
+            report: NodeReport | None = world[REPORTS].get(Key(self.home, name))
+            entry, ours = report.entry(model.entry) if report is not None else None, tuple(jobs_of[name])
             users, progress = tuple(world[PODS].by("node", name)), self._progress(model, name, entry)
             sites[name] = Site(name, node, label, entry, ours, _pods(ours, world), users, progress)
         return sites
 
-    def _entry(self, model: StoredModel, node: str, world: World) -> ReportEntry | None:
-        found: NodeReport | None = world[REPORTS].get(Key(self.home, node))
-        return found.entry(model.entry) if found is not None else None
+    def _is_full(self, node: str, namespace: str, world: World) -> bool:
+        """Return whether a node's report has no room for another model: a namespace's have half of it."""
+        report: NodeReport | None = world[REPORTS].get(Key(self.home, node))
+        return report is not None and (report.size > FULL or bool(namespace and report.of(namespace) > FULL // 2))
 
     def _progress(self, model: StoredModel, node: str, entry: ReportEntry | None) -> TransferProgress | None:
         newest = self.progress.get((model.key, node))
@@ -253,72 +235,52 @@ class ModelDelivery:
 
     # What follows
 
-    def _with(self, plan: Plan, model: StoredModel, parts: Iterable[Leg], world: World) -> Plan:
+    def _with(self, plan: Plan, model: StoredModel, parts: Sequence[Leg], world: World) -> Plan:
         """The plan with what its parts make, mark and await."""
-        acting: list[tuple[Leg, tuple[Mark, ...]]] = []
-        for leg in parts:
-            marks = self._marks(model, leg, world)
-            if marks or leg.apply or leg.hand_over or leg.delete:
-                acting.append((leg, marks))
-        left = len(acting) > MOST_AT_ONCE
-        acting = acting[:MOST_AT_ONCE]
-        dues = [leg.due for leg in parts if leg.due is not None]
-        awaits = {what for leg in parts for what in leg.awaits} | ({"the other nodes"} if left else set())
-        exists = bool(acting) or any(leg.label or leg.entry is not None or leg.job is not None for leg in parts)
-        return replace(
+        marked = {leg.node: self._marks(model, leg, world) for leg in parts}
+        acting = [leg.node for leg in parts if marked[leg.node] or leg.apply or leg.hand_over or leg.delete]
+        awaits = {what for leg in parts for what in leg.awaits}
+        awaits |= {"the other nodes"} if len(acting) > MOST_AT_ONCE else set()
+        # The finalizer is set once there is something to clear up: what is refused before that needs none.
+        on_nodes = (leg.job is not None or (leg.node and (leg.label or leg.entry is not None)) for leg in parts)
+        lacks = not model.subject.deleting and names.finalizer(self.about) not in model.finalizers
+        plan = replace(
             plan,
-            marks=tuple(mark for _, marks in acting for mark in marks),
-            apply=tuple(made for leg, _ in acting for made in leg.apply),
-            hand_over=tuple(given for leg, _ in acting for given in leg.hand_over),
-            delete=tuple(child for leg, _ in acting for child in leg.delete),
             homes=frozenset({self.home}),
             rules=WriteRules.of((JOBS,)),
             awaits=tuple(sorted(awaits))[:10],
             needs=tuple(sorted({secret for leg in parts for secret in leg.needs}))[:MOST_NEEDS],
-            due=min(dues, default=None),
+            due=min((leg.due for leg in parts if leg.due is not None), default=None),
             urgency=len(tuple(world[PODS].by("waits", model.label))),
             by_shift=True,
-            steps=delivery_steps(parts, acting),
             finalizer_name=names.finalizer(self.about),
-            finalizer=self._finalizer(model, exists),
+            finalizer=True if lacks and (acting or any(on_nodes)) else None,
+            details=parts,
         )
-
-    def _finalizer(self, model: StoredModel, exists: bool) -> bool | None:
-        """Set the finalizer once something exists that has to be cleared: what is refused before that needs none."""
-        lacks = not model.subject.deleting and names.finalizer(self.about) not in model.finalizers
-        return True if exists and lacks else None
+        return with_steps(plan, _steps(parts, {node: marked[node] for node in acting[:MOST_AT_ONCE]}))
 
     def _marks(self, model: StoredModel, leg: Leg, world: World) -> tuple[Mark, ...]:
         """What the node says otherwise than it should."""
-        marks = []
         node: ModelNode | None = world[NODES].get(Key("", leg.node))
+        report: NodeReport | None = world[REPORTS].get(Key(self.home, leg.node))
+        marks: tuple[Mark, ...] = ()
         if node is not None and node.labels.get(model.label) != leg.label:
-            marks.append(Mark(NODES, node.key, node.uid, labels={model.label: leg.label}))
-        found: NodeReport | None = world[REPORTS].get(Key(self.home, leg.node))
-        stored = found.entries.get(model.entry) if found is not None else None
-        if found is not None and leg.entry is not None and leg.entry is found.entry(model.entry):
-            return tuple(marks)
-        wanted = leg.entry.text() if leg.entry is not None else None
-        if stored == wanted or (found is None and node is None):
-            return tuple(marks)
-        create: dict[str, Any] = {}
-        if found is None and node is not None:
-            owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
-            create = {
-                "metadata": {
-                    "name": node.name,
-                    "namespace": self.home,
-                    "labels": {names.REPORT_LABEL: "true", "node": names.shortened(node.name, 63)},
-                    "annotations": {
-                        "models.ome.io/node-name": node.name,
-                        "models.ome.io/managed-by": "model-agent",
-                    },
-                    "ownerReferences": [owner],
-                }
-            }
-        uid = found.uid if found is not None else ""
-        marks.append(Mark(CONFIG_MAPS, Key(self.home, leg.node), uid, data={model.entry: wanted}, create=create))
-        return tuple(marks)
+            marks = (Mark(NODES, node.key, node.uid, labels={model.label: leg.label}),)
+        if report is not None and leg.entry is not None and leg.entry is report.entry(model.entry):
+            return marks
+        wanted, key = leg.entry.text() if leg.entry is not None else None, Key(self.home, leg.node)
+        if report is not None and report.entries.get(model.entry) != wanted:
+            return (*marks, Mark(CONFIG_MAPS, key, report.uid, data={model.entry: wanted}))
+        if report is not None or node is None or wanted is None:
+            return marks
+        metadata = {
+            "name": node.name,
+            "namespace": self.home,
+            "labels": {names.REPORT_LABEL: "true", "node": names.shortened(node.name, 63)},
+            "annotations": {"models.ome.io/node-name": node.name, "models.ome.io/managed-by": "model-agent"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}],
+        }
+        return (*marks, Mark(CONFIG_MAPS, key, "", data={model.entry: wanted}, create={"metadata": metadata}))
 
     def _end(self, model: StoredModel, found: DeliverySettings, world: World, now: float) -> Plan | None:
         """A model that is being deleted: its files go first, then our finalizer."""
@@ -330,16 +292,15 @@ class ModelDelivery:
         removals = [job for job in world[JOBS].by("removes", model.key.namespace) if job.key.namespace == self.home]
         if len(removals) >= MOST_REMOVALS:
             parts = [clearing.stand_aside(leg) if leg.apply else leg for leg in parts]
-        self.seen[model.key] = parts
-        plan = self._with(Plan(model.subject, "Removing", story.removing(parts)), model, parts, world)
+        plan = self._with(story.removing(model, parts, now), model, parts, world)
         claimed = [one for one in world[JOBS].by("model", model.identifier) if one.key.namespace != self.home]
         if model.key.namespace:
             claimed = [one for one in claimed if one.key.namespace == model.key.namespace]
         gone = tuple(legs.gone(one) for one in claimed if not one.deleting)
         plan = replace(plan, delete=(*plan.delete, *gone))
         if all(leg.stage is NodeStage.GONE for leg in parts) and len(parts) <= MOST_AT_ONCE:
-            return replace(plan, finalizer=False, awaits=())
-        return story.while_removing(plan, model, parts, now)
+            return replace(plan, finalizer=False, awaits=(), status=None, wanted=None)
+        return plan
 
     def _refuse(self, model: StoredModel, problem: tuple[str, str], world: World, now: float) -> Plan:
         """A model that cannot be delivered as it is: no node says that it is ready."""
@@ -351,7 +312,6 @@ class ModelDelivery:
             stale = tuple(legs.gone(one) for one in site.jobs if not one.deleting)
             label = legs.FAILED if site.label else None
             parts.append(Leg(site.name, NodeStage.FAILED, problem[0], problem[1], label, entry, delete=stale))
-        self.seen[model.key] = parts
         return self._with(story.refused(model, problem, now), model, parts, world)
 
     def _namesake(self, model: StoredModel, world: World) -> StoredModel | None:
@@ -367,29 +327,33 @@ class ModelDelivery:
 
     def _apart(self, model: StoredModel, other: StoredModel, now: float) -> Plan:
         """A model that nodes could not tell from another one: nothing is done to what they have."""
-        self.seen[model.key] = ()
         finalizer = names.finalizer(self.about)
         if model.subject.deleting:
-            mine = finalizer in model.finalizers
-            done = Plan(model.subject, "Removed", finalizer_name=finalizer, by_shift=True)
-            return replace(done, finalizer=False if mine else None)
+            takes_off = False if finalizer in model.finalizers else None
+            return Plan(model.subject, "Removed", finalizer=takes_off, finalizer_name=finalizer, by_shift=True)
         why = (
             f"nodes would know it by the name that {other.subject.ref} has there ({model.label}): give it another name"
         )
         return story.refused(model, ("NameTaken", why), now)
 
-    def _too_many(self, model: StoredModel, found: DeliverySettings, world: World) -> tuple[str, str] | None:
-        """Why a model is one too many of its namespace."""
-        if not model.key.namespace:
-            return None
-        beside = tuple(world[names.BASE_MODELS].by("namespace", model.key.namespace))
-        most = found.models_per_namespace
-        if len(beside) <= most or sum(_age(other) < _age(model) for other in beside) < most:
-            return None
-        return "TooManyModels", (
-            f"namespace {model.key.namespace} has {len(beside)} models, of which the oldest {most} are delivered:"
-            f" delete some, or have an administrator raise modelsPerNamespace in ConfigMap {settings.CONFIG_MAP}"
-        )
+    def _goal(self, model: StoredModel, found: DeliverySettings, world: World) -> jobs.Goal:
+        """Return where the files of a model go. Raises ``NotAllowed``."""
+        if model.problem is not None:
+            raise jobs.NotAllowed(*model.problem)
+        space, most = model.key.namespace, found.models_per_namespace
+        models = tuple(world[names.BASE_MODELS].by("namespace", space)) if space else ()
+        if len(models) > most and sum(_age(other) < _age(model) for other in models) >= most:
+            text = f"namespace {space} has {len(models)} models, of which the oldest {most} are delivered: delete some,"
+            remedy = f"or have an administrator raise modelsPerNamespace in ConfigMap {settings.CONFIG_MAP}"
+            raise jobs.NotAllowed("TooManyModels", f"{text} {remedy}")
+        goal = jobs.target(model, found)
+        if isinstance(model.spec, FineTunedWeightSpec):
+            base = model.spec.base_model_ref
+            kind = names.BASE_MODELS if base.namespace else names.CLUSTER_BASE_MODELS
+            if world[kind].get(Key(base.namespace or "", base.name)) is None:
+                text = f"spec.baseModelRef: there is no {kind.kind} {base.name}: create it first"
+                raise jobs.NotAllowed("BaseModelNotFound", text)
+        return goal
 
     # Files in a claim
 
@@ -410,33 +374,40 @@ class ModelDelivery:
             what = "does not exist: create it" if place is None else "is not bound to a volume yet"
             leg = replace(leg, reason=reason, message=f"PersistentVolumeClaim {goal.claim} {what}")
         elsewhere = [clearing.remove(wish, site, now) for site in self._sites(model, world).values()]
-        self.seen[model.key] = [leg, *elsewhere]
-        plan = self._with(story.told(wish, [leg], _parent_facts([leg]), now), model, elsewhere, world)
+        plan = story.told(wish, [leg], _parent_facts([leg]), now)
         wanted = leg.entry.text() if leg.entry is not None else None
+        checked = {CHECKED: wanted} if wanted != (model.checked or None) else {}
+        plan = self._with(replace(plan, annotations={**plan.annotations, **checked}), model, [leg, *elsewhere], world)
         # A pod mounts claims of its own namespace only, so that is where the Job is.
-        return replace(
-            plan,
-            annotations={**plan.annotations, **({CHECKED: wanted} if wanted != (model.checked or None) else {})},
-            apply=(*plan.apply, *leg.apply),
-            delete=(*plan.delete, *leg.delete),
-            homes=plan.homes | {goal.claim.namespace},
-            finalizer=plan.finalizer or self._finalizer(model, bool(leg.apply or leg.job)),
-            rules=WriteRules.of((JOBS,)),
-            awaits=(*plan.awaits, *leg.awaits),
-            steps={**plan.steps, **delivery_steps([leg], [(leg, ())])},
-            needs=(*plan.needs, *leg.needs),
-            due=min((due for due in (plan.due, leg.due) if due is not None), default=None),
-        )
+        return replace(plan, homes=plan.homes | {goal.claim.namespace})
 
-    def _base_model(self, model: StoredModel, world: World) -> tuple[str, str] | None:
-        """What is wrong with the base model of fine-tuned weights."""
-        if self.about != names.FINE_TUNED_WEIGHTS or model.spec is None:
-            return None
-        reference = model.spec.base_model_ref  # type: ignore[union-attr]
-        kind = names.BASE_MODELS if reference.namespace else names.CLUSTER_BASE_MODELS
-        if world[kind].get(Key(reference.namespace or "", reference.name)) is None:
-            return "BaseModelNotFound", f"spec.baseModelRef: there is no {kind.kind} {reference.name}: create it first"
-        return None
+
+def _steps(parts: Iterable[Leg], acting: Mapping[str, tuple[Mark, ...]]) -> dict[StepId, PlanStep]:
+    """Return the steps of the nodes that are not done; ``acting`` are those to write for now, with their marks."""
+    steps = {}
+    for leg in parts:
+        is_done = leg.stage in (NodeStage.READY, NodeStage.GONE)
+        if is_done and leg.node not in acting and not leg.awaits:
+            continue
+        phase = StepPhase.DONE if is_done else _PHASES.get(leg.stage, StepPhase.ACTIVE)
+        progress = leg.entry.progress if leg.entry is not None else None
+        share = progress.completed_bytes / progress.total_bytes if progress and progress.total_bytes > 0 else None
+        message = f"{leg.reason}: {leg.message}" if leg.message else leg.reason
+        step = PlanStep(phase, message, share, awaits=leg.awaits)
+        if (marks := acting.get(leg.node)) is not None:
+            step = replace(step, marks=marks, apply=leg.apply, hand_over=leg.hand_over, delete=leg.delete)
+        steps[_step_of(leg)] = step
+    return steps
+
+
+def _step_of(leg: Leg) -> StepId:
+    """Return the step that a node is at: ``fetch``, ``verify`` or ``remove``, of a claim ``inspect``."""
+    if leg.stage in (NodeStage.REMOVING, NodeStage.GONE):
+        return StepId("remove", leg.node)
+    if not leg.node:
+        return StepId("inspect")
+    checking = leg.stage is NodeStage.READY and (leg.starts or leg.job is not None)
+    return StepId("verify" if checking else "fetch", leg.node)
 
 
 def _exclusion(model: StoredModel, node: ModelNode, delivery: DeliverySettings) -> Exclusion | None:
@@ -460,24 +431,17 @@ def _order(model: StoredModel, turns: Mapping[str, int], world: World) -> tuple[
     return turns[model.key.namespace], -pending, *_age(model)
 
 
-def _full(report: NodeReport, namespace: str) -> bool:
-    """Whether a node's report has no room for another model: a namespace's have half of it."""
-    return report.size > FULL or bool(namespace and report.of(namespace) > FULL // 2)
-
-
 def _age(model: StoredModel) -> tuple[float, str, Key]:
     return model.created, model.subject.kind.kind, model.key
 
 
 def _pods(ours: Iterable[ModelJob], world: World) -> dict[str, ModelPod]:
     """The pod of each Job: the one that has said something, or the newest. One in another namespace is a forgery."""
-    found = {}
-    for one in ours:
-        pods = [pod for pod in world[PODS].by("job", one.uid) if pod.key.namespace == one.key.namespace]
-        pods.sort(key=lambda pod: (bool(pod.report), pod.created))
-        if pods:
-            found[one.uid] = pods[-1]
-    return found
+    pods_of = {
+        job.uid: [pod for pod in world[PODS].by("job", job.uid) if pod.key.namespace == job.key.namespace]
+        for job in ours
+    }
+    return {uid: max(pods, key=lambda pod: (bool(pod.report), pod.created)) for uid, pods in pods_of.items() if pods}
 
 
 def _parent_facts(parts: Iterable[Leg]) -> ReportEntry | None:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from modelyard.models import names
-from modelyard.models.world import MOST_TOLD, Noted, Object, Text, texts
+from modelyard.models.world import MOST_TOLD, Noted, Object, Text
 from modelyard.objects import Key
 from modelyard.objects.documents import cut, printable
-from modelyard.objects.parse import epoch, key_of
+from modelyard.objects.parse import epoch, key_of, texts
 from modelyard.reconcile.plan import MISSING
 
 MODEL = "modelyard.dev/model"

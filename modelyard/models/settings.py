@@ -10,7 +10,7 @@ import ipaddress
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -18,9 +18,12 @@ from pydantic.alias_generators import to_camel
 
 from modelyard.objects.documents import DocumentError, first_fault, parse_document
 from modelyard.objects.urls import describe_url_problem
+from modelyard.reconcile.plan import Want, settings_wanted
 
 CONFIG_MAP = "modelyard-models"
 KEY, CA_FILE = "settings", "ca.crt"
+WANTED = "model-settings"
+"""Name in a ``World`` of the settings, for whoever uses what was delivered."""
 LOCAL_IMAGE = "modelyard.dev/modelyard:local"
 
 _PROXY = re.compile(r"http://(?:[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}/?\Z")
@@ -30,6 +33,7 @@ _NEVER_BY_PROXY = ("localhost", "127.0.0.0/8", "169.254.0.0/16", ".svc", ".clust
 LONGEST_PATH = 1024
 """Bytes of a model's path."""
 
+Settings = TypeVar("Settings", bound=BaseModel)
 Folder = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$", max_length=512)]
 
 
@@ -124,15 +128,7 @@ class DeliverySettings(BaseModel):
     @classmethod
     def read(cls, text: str | None) -> tuple[DeliverySettings, str | None]:
         """The settings, and what is wrong with them: of a document that cannot be used, nothing is."""
-        if not text or not text.strip():
-            return cls(), None
-        try:
-            document = parse_document(text)
-            return (cls.model_validate(document) if document is not None else cls()), None
-        except DocumentError as error:
-            return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {error}"
-        except ValidationError as error:
-            return cls(), f"ConfigMap {CONFIG_MAP}, key {KEY}: {first_fault(error)}"
+        return read_settings(cls, text, CONFIG_MAP, KEY)
 
     @field_validator("https_proxy")
     @classmethod
@@ -235,6 +231,22 @@ def internal(host: str) -> bool:
     except ValueError:
         return "." not in host or host.endswith((".svc", ".local", ".internal", ".localhost"))
     return True
+
+
+def read_settings(model: type[Settings], text: str | None, config_map: str, key: str) -> tuple[Settings, str | None]:
+    """Return the settings in a key of a ConfigMap, and what is wrong with them; then they are the defaults."""
+    try:
+        document = parse_document(text or "")
+        return (model.model_validate(document) if document is not None else model()), None
+    except DocumentError as error:
+        return model(), f"ConfigMap {config_map}, key {key}: {error}"
+    except ValidationError as error:
+        return model(), f"ConfigMap {config_map}, key {key}: {first_fault(error)}"
+
+
+def delivery_settings_wanted(home: str) -> Want[DeliverySettings]:
+    """Want the settings for whoever uses what was delivered; a document that cannot be used counts as absent."""
+    return settings_wanted(home, CONFIG_MAP, lambda data: DeliverySettings.read(data.get(KEY))[0], WANTED)
 
 
 class ConfigText(NamedTuple):

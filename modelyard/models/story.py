@@ -18,7 +18,7 @@ from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut, few, printable
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import is_due
+from modelyard.reconcile.status import status_plan
 from modelyard.resources.ome.models import BaseModelSpec
 
 RESOLVED, DOWNLOADED, DETECTED = "Resolved", "Downloaded", "MetadataDetected"
@@ -122,33 +122,19 @@ def held(model: StoredModel, reason: str, message: str, now: float) -> Plan:
     """The plan of a model of which nothing can be decided, by no fault of its own: what there is stays, and is told."""
     wrong = replace(_condition(RESOLVED, False, reason, message), observed_generation=model.subject.generation)
     wanted = Status({} if model.status.get("state") else {"state": CREATING}, (wrong,))
-    due = is_due(wanted, model.status, now, 0.0)
-    plan = Plan(model.subject, reason, message, status=wanted if due else None, wanted=wanted, stored=model.status)
+    plan = status_plan(model.subject, wrong, wanted, model.status, now)
     return with_spec_warning(plan, model.status, list(_spec_warnings(model, {})))
 
 
-def while_removing(plan: Plan, model: StoredModel, parts: Sequence[Leg], now: float) -> Plan:
-    """A model that is being deleted says what it still waits for."""
-    message = removing(parts)
-    status = {
-        "delivery": {"nodes": [_node(leg) for leg in _interesting(parts)] or None},
-        "observedGeneration": model.subject.generation,
-    }
-    wanted = Status(
-        status, (replace(_condition(READY, False, "Removing", message), observed_generation=model.subject.generation),)
-    )
-    due = is_due(wanted, model.status, now, 0.0)
-    return replace(plan, status=wanted if due else None, message=message, wanted=wanted, stored=model.status)
-
-
-def removing(parts: Iterable[Leg]) -> str:
-    """Why a model is not gone yet."""
+def removing(model: StoredModel, parts: Sequence[Leg], now: float) -> Plan:
+    """The plan of a model that is being deleted, which says what it still waits for."""
+    generation = model.subject.generation
     left = [leg for leg in parts if leg.stage is not NodeStage.GONE]
-    return (
-        f"files are being removed from {counted(len(left), 'node')}; {_words(left)}"
-        if left
-        else "nothing of it is left"
-    )
+    message = f"files are being removed from {counted(len(left), 'node')}; {_words(left)}"
+    ready = Condition(READY, "False", "Removing", message if left else "nothing of it is left", generation)
+    nodes = [_node(leg) for leg in _interesting(parts)] or None
+    wanted = Status({"delivery": {"nodes": nodes}, "observedGeneration": generation}, (ready,))
+    return status_plan(model.subject, ready, wanted, model.status, now)
 
 
 def _state(chosen: Sequence[Leg], ready: Sequence[Leg], failed: Sequence[Leg]) -> tuple[str, str, str]:
@@ -187,21 +173,17 @@ def _tell(
         fields["detected"] = {**dict.fromkeys(detected), **found} if found else None
     status = Status(fields, wanted, transient=OURS)
     main = next(one for one in wanted if one.type == READY)
-    plan = Plan(subject, reason=main.reason, message=main.message, wanted=status, stored=model.status)
-    warnings = list(_spec_warnings(model, found))
-    if not is_due(status, model.status, now, 0.0, subject.uid):
-        return with_spec_warning(plan, model.status, warnings)
-    stored = {one.get("type"): (one.get("status"), one.get("reason")) for one in model.status["conditions"]}
-    news = []
-    for one in wanted:
-        bad = one.status == "False" and (state == FAILED or one.reason == NO_NODES)
-        if one.type == READY and stored.get(READY) != (one.status, one.reason):
-            news.append(Notice(one.reason, one.message, "Warning" if bad else "Normal"))
-    before = model.status.get("delivery")
-    weights = (delivery or {}).get("weights")
-    if weights and weights != (before.get("weights") if isinstance(before, Mapping) else None):
-        news.append(Notice("WeightsChosen", weights))
-    return with_spec_warning(replace(plan, status=status, notices=tuple(news)), model.status, warnings)
+
+    def news(stored: Mapping[str, tuple[str, str]]) -> Iterable[Notice]:
+        if stored.get(READY) != (main.status, main.reason):
+            bad = main.status == "False" and (state == FAILED or main.reason == NO_NODES)
+            yield Notice(main.reason, main.message, "Warning" if bad else "Normal")
+        before, weights = model.status.get("delivery"), (delivery or {}).get("weights")
+        if weights and weights != (before.get("weights") if isinstance(before, Mapping) else None):
+            yield Notice("WeightsChosen", weights)
+
+    plan = status_plan(subject, main, status, model.status, now, news)
+    return with_spec_warning(plan, model.status, list(_spec_warnings(model, found)))
 
 
 def _spec_warnings(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -21,7 +21,7 @@ from modelyard.models.storage_parameters import source_uri
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut
-from modelyard.objects.parse import epoch, key_of
+from modelyard.objects.parse import epoch, key_of, texts
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
 from modelyard.resources.ome.models import BaseModel as BaseModelResource
@@ -350,8 +350,3 @@ def claim(obj: Object) -> ModelClaim:
 def has_files(uri: StorageURI) -> bool:
     """Whether files are brought to nodes for it, which somebody has to take away again."""
     return not isinstance(uri, ClaimFolder | LocalFolder | VendorModel)
-
-
-def texts(value: Any) -> dict[str, str]:
-    """The entries of a map whose values are text."""
-    return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, Mapping) else {}

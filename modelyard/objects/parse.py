@@ -256,3 +256,8 @@ def conditions(items: Iterable[Object] | None) -> tuple[Condition, ...]:
         )
         for item in items or ()
     )
+
+
+def texts(value: Any) -> dict[str, str]:
+    """The entries of a map whose values are text."""
+    return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, Mapping) else {}

@@ -54,51 +54,42 @@ def outcome(verdict: CandidateChoice) -> str:
     return f"chosen: {best.candidate.runtime}, replicas: {best.replicas}, for {best.cost:g} an hour"
 
 
-def step_of(asked: OnboardRequest, name: Name) -> StepId:
-    """Return the step that makes an object of the onboarding."""
-    kind, called = name
+def objects_of_steps(asked: OnboardRequest) -> dict[StepId, list[Name]]:
+    """Return the objects that each step makes and follows, by kind and name."""
+    names = {DELIVER: [("BaseModel", asked.name)]}
     for candidate in asked.candidates:
-        if kind == "InferenceService" and called == objects.probe_name(asked, candidate):
-            return StepId(ROLL_OUT, candidate.runtime)
-        if kind == "BenchmarkJob" and any(name_of(job)[1] == called for job in benchmarks(asked, candidate)):
-            return StepId(MEASURE, candidate.runtime)
-    return DELIVER if kind == "BaseModel" else SERVE
+        names[StepId(ROLL_OUT, candidate.runtime)] = [("InferenceService", objects.probe_name(asked, candidate))]
+        names[StepId(MEASURE, candidate.runtime)] = [name_of(job) for job in benchmarks(asked, candidate)]
+    return {**names, SERVE: [("InferenceService", asked.name)]}
 
 
 def object_of(here: OnboardStanding, step: StepId) -> Mapping[str, Any] | None:
-    """Return the existing object that the work of a step is about."""
-    asked, there = here.asked, here.found.there
-    candidate = next((one for one in asked.candidates if one.runtime == step.item), None)
-    if step == DELIVER:
-        return there.get(("BaseModel", asked.name))
-    if step == SERVE:
-        return there.get(("InferenceService", asked.name))
-    if candidate is None:
-        return None
-    if step.name == ROLL_OUT:
-        return there.get(("InferenceService", objects.probe_name(asked, candidate)))
-    jobs = [there[name] for job in benchmarks(asked, candidate) if (name := name_of(job)) in there]
-    return next((job for job in jobs if (job.get("status") or {}).get("state") not in ("Completed", "Failed")), None)
+    """Return the existing object that the work of a step is about: the one that is not measured yet."""
+    names = objects_of_steps(here.asked).get(step, ())
+    existing = [here.found.there[name] for name in names if name in here.found.there]
+    if step.name == MEASURE:
+        existing = [job for job in existing if (job.get("status") or {}).get("state") not in ("Completed", "Failed")]
+    return next(iter(existing), None)
 
 
 def step_phases(here: OnboardStanding) -> dict[StepId, PlanStep]:
     """Return every step that there is so far, in order."""
     asked, found, steps = here.asked, here.found, here.steps
     model = found.there.get(("BaseModel", asked.name), {})
-    delivered = (model.get("status") or {}).get("state") == "Ready"
     message = str(condition(model, "Ready").get("message") or "")
-    failed = steps.problem and not delivered
-    phase = StepPhase.DONE if delivered else StepPhase.FAILED if failed else StepPhase.ACTIVE
-    phases = {DELIVER: PlanStep(phase, steps.problem if failed else message)}
-    runtimes = ", ".join(candidate.runtime for candidate in asked.candidates)
     blocked = PlanStep(StepPhase.BLOCKED)
-    phases[SELECT] = blocked
-    if delivered:
-        selected = PlanStep(StepPhase.DONE, f"candidates: {runtimes}")
-        phases[SELECT] = selected if runtimes else PlanStep(StepPhase.FAILED, steps.problem)
+    if (model.get("status") or {}).get("state") != "Ready":
+        deliver = PlanStep(StepPhase.FAILED if steps.problem else StepPhase.ACTIVE, steps.problem or message)
+        return {DELIVER: deliver, SELECT: blocked, COMPARE: blocked, SERVE: blocked}
+    runtimes = ", ".join(candidate.runtime for candidate in asked.candidates)
+    selected = PlanStep(StepPhase.DONE, f"candidates: {runtimes}")
+    phases = {
+        DELIVER: PlanStep(StepPhase.DONE, message),
+        SELECT: selected if runtimes else PlanStep(StepPhase.FAILED, steps.problem),
+    }
     reasons = {one.candidate.runtime: one.problem for one in steps.verdict.assessed} if steps.verdict else {}
     reasons = {**reasons, **found.refused, **found.given_up, **steps.given_up}
-    for candidate in asked.candidates if delivered else ():
+    for candidate in asked.candidates:
         phases |= _candidate(here, candidate, reasons)
     verdict, service = steps.verdict, found.there.get(("InferenceService", asked.name))
     phases[COMPARE] = phases[SERVE] = blocked
@@ -118,36 +109,29 @@ def _candidate(
     here: OnboardStanding, candidate: ServingCandidate, reasons: Mapping[str, str]
 ) -> dict[StepId, PlanStep]:
     found, name = here.found, objects.probe_name(here.asked, candidate)
-    ids = [StepId(step, candidate.runtime) for step in (ROLL_OUT, MEASURE, REMOVE)]
     service, job = (found.there.get((kind, name)) for kind in ("InferenceService", "BenchmarkJob"))
     status = (job or {}).get("status") or {}
     details = str(status.get("details") or "").partition("\n")[0]
     runs = found.runs.get(candidate.runtime)
-    done, blocked = PlanStep(StepPhase.DONE), PlanStep(StepPhase.BLOCKED)
     # What could not be measured is known before all are compared, what cannot reach the target is not.
     why = "" if runs is not None else reasons.get(candidate.runtime, "")
     if status.get("state") == "Failed":
         why = str(status.get("failureMessage") or "the benchmark failed")
-    failed = PlanStep(StepPhase.FAILED, why)
-    is_over = runs is not None or bool(why)
-    gone = blocked if not is_over else done if service is None else PlanStep(StepPhase.ACTIVE)
-
-    def phases(*steps: PlanStep) -> dict[StepId, PlanStep]:
-        return dict(zip(ids, steps, strict=True))
-
+    roll_out, measure = PlanStep(StepPhase.DONE), PlanStep(StepPhase.BLOCKED)
     if job is None and why:
-        return phases(failed, blocked, gone)
-    if job is None and service is not None and ready(service):
-        return phases(done, PlanStep(StepPhase.ACTIVE), blocked)
-    if job is None:
-        text = str(condition(service, "Ready").get("message") or "") if service is not None else ""
-        return phases(PlanStep(StepPhase.ACTIVE, text), blocked, blocked)
-    if why:
-        return phases(done, failed, gone)
-    if runs is None:
-        return phases(done, PlanStep(StepPhase.ACTIVE, details or str(status.get("state") or "")), blocked)
-    begun, due = added(here.asked, found, candidate)
-    known = certainty(here.asked, runs)
-    if begun or due is not None:
-        return phases(done, PlanStep(StepPhase.ACTIVE, known), blocked)
-    return phases(done, PlanStep(StepPhase.DONE, "; ".join(filter(None, (details, known)))), gone)
+        roll_out = PlanStep(StepPhase.FAILED, why)
+    elif job is None and (service is None or not ready(service)):
+        roll_out = PlanStep(StepPhase.ACTIVE, str(condition(service or {}, "Ready").get("message") or ""))
+    elif why:
+        measure = PlanStep(StepPhase.FAILED, why)
+    elif runs is None:
+        measure = PlanStep(StepPhase.ACTIVE, details or str(status.get("state") or ""))
+    else:
+        certain, more = certainty(here.asked, runs), added(here.asked, found, candidate)
+        is_measuring = more.begun or more.due is not None
+        text = certain if is_measuring else "; ".join(filter(None, (details, certain)))
+        measure = PlanStep(StepPhase.ACTIVE if is_measuring else StepPhase.DONE, text)
+    is_over = why or measure.phase is StepPhase.DONE
+    gone = StepPhase.BLOCKED if not is_over else StepPhase.DONE if service is None else StepPhase.ACTIVE
+    steps = {ROLL_OUT: roll_out, MEASURE: measure, REMOVE: PlanStep(gone)}
+    return {StepId(step, candidate.runtime): state for step, state in steps.items()}

@@ -14,7 +14,7 @@ from modelyard.onboarding import objects
 from modelyard.onboarding.lifecycle import MEMORY
 from modelyard.onboarding.progress import OnboardMemory
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.following import take
+from modelyard.reconcile.fence import take
 from modelyard.reconcile.memory import parse_memory, render_memory
 
 

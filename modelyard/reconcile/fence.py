@@ -1,13 +1,15 @@
-"""Whether this process may still write: asked before every write, and the bound on how long one may take."""
+"""The right to write: what gives it to a run, asked before every write, and the bound on how long one may take."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from modelyard.cluster import Cluster, NotFound, Object
+from modelyard.objects import ResourceType
 from modelyard.reconcile.dispatch import Claim
-from modelyard.reconcile.plan import Subject
+from modelyard.reconcile.plan import CLAIM, Subject
 
 
 class NotTheWriter(Exception):
@@ -67,3 +69,11 @@ class RunFence(Fence):
         now = Subject.of(self._subject.kind, current)
         claim = Claim.read(now.claim)
         return now.uid == self._subject.uid and claim is not None and claim.run == self._run
+
+
+async def take(cluster: Cluster, current: Object, kind: ResourceType, run: str, also: Mapping[str, str | None]) -> None:
+    """Let a run that a person or a pipeline has started work on an object from now on; ``also`` are annotations."""
+    metadata: dict[str, Any] = current["metadata"]
+    annotations = {CLAIM: str(Claim(run, "0" * 12, 1, cluster.now())), **also}
+    patch = {"metadata": {"uid": metadata["uid"], "annotations": annotations}}
+    await cluster.merge_patch(kind, metadata["name"], patch, metadata.get("namespace"))

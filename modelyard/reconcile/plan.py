@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
+from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.objects.parse import texts
 from modelyard.reconcile.write_rules import NO_CHILDREN, WriteRules
 from modelyard.resources.field_effects import warning_of
 
@@ -259,6 +261,7 @@ class Plan:
     ``news`` is told each time (unless a scale of the plan is: that is the same news), ``notices`` tell what stands and
     are repeated rarely.
     ``steps`` are the parts that runs carry out one by one (``part_of``); without any the whole plan is one step.
+    ``details`` are what the lifecycle found, as a value of its own type, for whoever follows a run or shows the plan.
     """
 
     subject: Subject
@@ -290,6 +293,7 @@ class Plan:
     steps: Mapping[StepId, PlanStep] = field(default_factory=dict, compare=False)
     wanted: Status | None = field(default=None, compare=False, repr=False)
     stored: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    details: Any = field(default=None, compare=False, repr=False)
 
     @property
     def writes(self) -> bool:
@@ -345,6 +349,30 @@ class Want(NamedTuple, Generic[T]):
         if not self.kind.namespaced or self.namespace == "":
             return ()
         return tuple(namespaces) if self.namespace is None else (self.namespace,)
+
+
+def settings_wanted(home: str, name: str, parse: Callable[[Mapping[str, str]], T], called: str) -> Want[T]:
+    """Want the data of a ConfigMap of the controller's namespace, which holds settings of administrators."""
+    selector = f"metadata.name={name}"
+    return Want(
+        CONFIG_MAPS,
+        lambda obj: parse(texts(obj.get("data"))),
+        field_selector=selector,
+        use="settings",
+        namespace=home,
+        called=called,
+    )
+
+
+def wish_of(*annotations: str) -> Callable[[Mapping[str, Any]], object]:
+    """Return a ``wish``: the spec, whether the object is being deleted, and these annotations."""
+
+    def wish(obj: Mapping[str, Any]) -> object:
+        metadata = obj["metadata"]
+        given = metadata.get("annotations") or {}
+        return metadata.get("generation"), metadata.get("deletionTimestamp"), *map(given.get, annotations)
+
+    return wish
 
 
 class Store(Protocol[T_co]):

@@ -11,8 +11,8 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ from modelyard.reconcile.dispatch import Claim, fingerprint
 from modelyard.reconcile.fence import NotTheWriter, RunFence
 from modelyard.reconcile.look_ups import SecretLookUps
 from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import LOOK_UPS, Adapting, Lifecycle, Plan, PlanStep, StepId, StepPhase, World
+from modelyard.reconcile.plan import LOOK_UPS, Lifecycle, Plan, PlanStep, StepId, StepPhase, World
 from modelyard.reconcile.steps import part_of, pending_steps, state_of
 from modelyard.reconcile.survey import adapt
 from modelyard.reconcile.tell import Said, tell
@@ -71,6 +71,18 @@ class Acted:
     steps: set[tuple[Key, StepId]] = field(default_factory=set, compare=False)
     """The steps that the run carried out."""
 
+    @contextmanager
+    def noting(self, key: Key) -> Iterator[None]:
+        """Note what is raised because the object is lost or given up; the reason of a failed step is in its status."""
+        try:
+            yield
+        except Superseded:
+            self.lost.add(key)
+        except GivenUp as error:
+            self.failed[key] = str(error)
+        except StepFailed:
+            pass
+
 
 @dataclass(frozen=True, slots=True)
 class StayLimits:
@@ -101,18 +113,16 @@ class RunView:
         self._stack = AsyncExitStack()
         self._keys: set[Key] = set()
         self._plans: dict[Key, Plan | Exception | None] = {}
-        self._needs: dict[Key, tuple[Key, ...]] = {}
         self._planning = asyncio.Lock()
         self._writing: dict[Key, asyncio.Lock] = {}
         self._planned = -math.inf
-        self._stale = True
-        self._moved = asyncio.Event()
+        self._stale = asyncio.Event()
+        """Set while something may have changed since the plans were made."""
         self._repeated: dict[tuple[Key, StepId], tuple[str, float]] = {}
         self.late_writes = 0
 
     async def __aenter__(self) -> Self:
-        if isinstance(self.lifecycle, Adapting):
-            await adapt(self.cluster, self.lifecycle)
+        await adapt(self.cluster, self.lifecycle)
         await self._stack.enter_async_context(self._mirror)
         self._mirror.follow()
         watching = asyncio.create_task(self._watch())
@@ -131,9 +141,9 @@ class RunView:
         async with self._planning:
             if key not in self._keys:
                 self._keys.add(key)
-                self._stale = True
+                self._stale.set()
             since = time.monotonic() - self._planned
-            if self._stale or since >= LONGEST_WAIT:
+            if self._stale.is_set() or since >= LONGEST_WAIT:
                 await asyncio.sleep(SHORTEST_WAIT - since)
                 await self._plan()
         plan = self._plans[key]
@@ -144,6 +154,11 @@ class RunView:
             if claim is None or claim.run != self.run:
                 raise Superseded(f"{plan.subject.ref} is claimed by another run")
         return plan
+
+    def details(self, key: Key) -> Any:
+        """Return the details of the object's latest plan; ``None`` where there is no plan."""
+        plan = self._plans.get(key)
+        return plan.details if isinstance(plan, Plan) else None
 
     async def write(self, key: Key, step: StepId) -> str:
         """Carry out the step's part of the object's plan as it is now; return the error, empty for none.
@@ -165,7 +180,7 @@ class RunView:
             except NotTheWriter:
                 raise Superseded(f"{part.subject.ref} is claimed by another run") from None
             finally:
-                self._stale = True
+                self._stale.set()
             return outcome.errors.get(part.subject.ref, "")
 
     def rest(self, key: Key, step: StepId) -> None:
@@ -182,34 +197,25 @@ class RunView:
 
     async def changed(self, timeout: float = LONGEST_WAIT) -> None:
         """Wait until something in the cluster has changed, ``timeout`` seconds at most."""
-        if self._stale:
-            return
-        moved = self._moved
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await moved.wait()
-        except TimeoutError:
-            pass
+                await self._stale.wait()
 
     async def _watch(self) -> None:
         while True:
             await self._mirror.moved()
-            self._stale = True
-            moved, self._moved = self._moved, asyncio.Event()
-            moved.set()
+            self._stale.set()
 
     async def _plan(self) -> None:
-        self._stale = False
+        self._stale.clear()
         spaces = {key.namespace for key in self._keys if key.namespace}
         world: World = {**await _world(self._mirror, self.lifecycle, spaces), LOOK_UPS: self._secrets}
         for key in sorted(self._keys):
             try:
-                plan = self.lifecycle.plan(key, world, self.cluster.now())
-                self._needs[key] = plan.needs if plan is not None else ()
-                secrets = (name for needs in self._needs.values() for name in needs)
-                if self._needs[key] and await self._secrets.refresh(secrets):
-                    plan = self.lifecycle.plan(key, world, self.cluster.now())
-                self._plans[key] = plan
+                plan = self._plans[key] = self.lifecycle.plan(key, world, self.cluster.now())
+                needs = (secret for other in self._plans.values() if isinstance(other, Plan) for secret in other.needs)
+                if plan is not None and plan.needs and await self._secrets.refresh(needs):
+                    self._plans[key] = self.lifecycle.plan(key, world, self.cluster.now())
             except Exception as error:  # one object's failure is never another's
                 if not isinstance(self._plans.get(key), Exception):
                     log.exception("%s %s", self.lifecycle.about.kind, key)
@@ -245,7 +251,6 @@ async def carry_out_step(
             failures = failures + 1 if error else 0
             if failures == ATTEMPTS:
                 raise GivenUp(error)
-            await view.changed()
             continue
         view.rest(key, step)
         if limits.over or not (state.awaits or (limits.stays and state.unfinished)):
@@ -255,15 +260,14 @@ async def carry_out_step(
         await view.changed()
 
 
-Runner = Callable[[Key, StepId], Awaitable[object]]
-"""Carries out one step of one object, such as a task of Prefect around ``carry_out_step``."""
-
-
-async def run_steps(view: RunView, keys: Iterable[Key], runner: Runner, limits: StayLimits = StayLimits()) -> Acted:
+async def run_steps(
+    view: RunView, keys: Iterable[Key], runner: Callable[[Key, StepId], Awaitable[object]], limits: StayLimits
+) -> Acted:
     """Run the steps of all objects side by side until nothing is left to write or to wait for.
 
-    An object that has settled and changes while others go on is worked on again: no other run may do so. Raises
-    ``ClusterError`` where what the lifecycle needs cannot be read.
+    ``runner`` carries out one step of one object, such as a task of Prefect around ``carry_out_step``. An object that
+    has settled and changes while others go on is worked on again: no other run may do so. Raises ``ClusterError`` where
+    what the lifecycle needs cannot be read.
     """
     acted, left = Acted(), sorted(set(keys))
     running: dict[tuple[Key, StepId], asyncio.Task[object]] = {}
@@ -273,7 +277,14 @@ async def run_steps(view: RunView, keys: Iterable[Key], runner: Runner, limits: 
         while True:
             acted.settled = set()
             for key in left:
-                for step in await _pending(view, key, limits, acted):
+                steps: list[StepId] = []
+                with acted.noting(key):
+                    plan = await view.plan(key)
+                    if plan is None or not (plan.writes or plan.awaits):
+                        acted.settled.add(key)
+                    if plan is not None:
+                        steps = pending_steps(plan, waits=not limits.over, stays=limits.stays)
+                for step in steps:
                     place = key, step
                     paused = starts[place] > RESTARTS and time.monotonic() < ended[place] + LONGEST_WAIT
                     if place not in running and not paused:
@@ -292,37 +303,12 @@ async def run_steps(view: RunView, keys: Iterable[Key], runner: Runner, limits: 
                 if task.done():
                     del running[key, step]
                     ended[key, step] = time.monotonic()
-                    _note(acted, key, task)
+                    with acted.noting(key):
+                        task.result()
     finally:
         for task in running.values():
             task.cancel()
         await asyncio.gather(*running.values(), return_exceptions=True)
-
-
-async def _pending(view: RunView, key: Key, limits: StayLimits, acted: Acted) -> list[StepId]:
-    """Return the object's steps to run now, and note where it is settled, lost or given up."""
-    try:
-        plan = await view.plan(key)
-    except Superseded:
-        acted.lost.add(key)
-        return []
-    except GivenUp as error:
-        acted.failed[key] = str(error)
-        return []
-    if plan is None or not (plan.writes or plan.awaits):
-        acted.settled.add(key)
-    return pending_steps(plan, waits=not limits.over, stays=limits.stays) if plan is not None else []
-
-
-def _note(acted: Acted, key: Key, task: asyncio.Task[object]) -> None:
-    try:
-        task.result()
-    except Superseded:
-        acted.lost.add(key)
-    except GivenUp as error:
-        acted.failed[key] = str(error)
-    except StepFailed:
-        pass  # the object's status has the reason
 
 
 async def act(
@@ -344,8 +330,7 @@ async def look(
 
     One that cannot be planned is left out.
     """
-    if isinstance(lifecycle, Adapting):
-        await adapt(cluster, lifecycle)
+    await adapt(cluster, lifecycle)
     async with Mirror(cluster) as mirror:
         world = await _world(mirror, lifecycle, set(namespaces))
         plans = {}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from modelyard.objects import Condition
+from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut, printable
 from modelyard.objects.parse import epoch
-from modelyard.reconcile.plan import Status
+from modelyard.reconcile.plan import Plan, Status, Subject
 
 QUIET_SHARE = 5
 """A status of which only message texts changed is written at most every ``refresh / QUIET_SHARE`` seconds."""
@@ -96,6 +97,27 @@ def is_due(
         if abs(now - written) >= refresh * (1 - share / QUIET_SHARE):
             return True
     return words_differ and (written is None or abs(now - written) >= refresh / QUIET_SHARE)
+
+
+def status_plan(
+    subject: Subject,
+    main: Condition,
+    status: Status,
+    stored: Mapping[str, Any],
+    now: float,
+    notices: Callable[[Mapping[str, tuple[str, str]]], Iterable[Notice]] = lambda before: (),
+) -> Plan:
+    """Return the plan that keeps a status current; ``main`` is the condition that people read first.
+
+    ``notices`` returns the Events for a status that differs from the ``stored`` one, given the status and the reason of
+    each condition there.
+    """
+    plan = Plan(subject, main.reason, main.message, wanted=status, stored=stored)
+    if not is_due(status, stored, now, 0.0, subject.uid):
+        return plan
+    conditions = stored.get("conditions") or ()
+    before = {item.get("type", ""): (item.get("status", ""), item.get("reason", "")) for item in conditions}
+    return replace(plan, status=status, notices=tuple(notices(before)))
 
 
 def _words(condition: Condition) -> str:

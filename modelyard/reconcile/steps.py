@@ -6,12 +6,21 @@ to no step, such as the status, is the step ``REST``. Plans without steps consis
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from modelyard.reconcile.plan import Plan, PlanStep, StepId, StepPhase
 
 REST = StepId("")
 """The step that carries out what belongs to no other one."""
+_NO_STEP = PlanStep(StepPhase.DONE)
+
+
+def with_steps(plan: Plan, steps: Mapping[StepId, PlanStep]) -> Plan:
+    """Return the plan with these steps, and all that they write."""
+    sources = (plan, *steps.values())
+    return replace(plan, steps=steps, **_deeds(lambda name: (deed for each in sources for deed in getattr(each, name))))
 
 
 def part_of(plan: Plan, step: StepId) -> Plan:
@@ -20,14 +29,13 @@ def part_of(plan: Plan, step: StepId) -> Plan:
     The status and the memory of the object are written with whatever depends on them.
     """
     if step == REST:
-        return _without_steps(plan)
-    own = plan.steps.get(step, PlanStep(StepPhase.DONE))
+        owned = {id(deed) for own in plan.steps.values() for deed in own.deeds}
+        rest = _deeds(lambda name: (deed for deed in getattr(plan, name) if id(deed) not in owned))
+        return replace(plan, **rest) if owned else plan
+    own = plan.steps.get(step, _NO_STEP)
     part = replace(
         plan,
-        marks=own.marks,
-        apply=own.apply,
-        hand_over=own.hand_over,
-        delete=own.delete,
+        **_deeds(lambda name: getattr(own, name)),
         awaits=own.awaits,
         finalizer=plan.finalizer or None,
         fill=plan.fill if own.keeps else {},
@@ -36,23 +44,14 @@ def part_of(plan: Plan, step: StepId) -> Plan:
     return part if own.writes else replace(part, annotations={}, status=None, finalizer=None)
 
 
-def _without_steps(plan: Plan) -> Plan:
-    owned = {id(deed) for own in plan.steps.values() for deed in own.deeds}
-    if not owned:
-        return plan
-    return replace(
-        plan,
-        marks=tuple(mark for mark in plan.marks if id(mark) not in owned),
-        apply=tuple(body for body in plan.apply if id(body) not in owned),
-        hand_over=tuple(secret for secret in plan.hand_over if id(secret) not in owned),
-        delete=tuple(child for child in plan.delete if id(child) not in owned),
-    )
+def _deeds(of: Callable[[str], Iterable[object]]) -> dict[str, Any]:
+    return {name: tuple(of(name)) for name in ("marks", "apply", "hand_over", "delete")}
 
 
 def state_of(plan: Plan, step: StepId) -> PlanStep:
     """Return the state of a step; one that the plan does not name is done."""
     if step != REST:
-        return plan.steps.get(step, PlanStep(StepPhase.DONE))
+        return plan.steps.get(step, _NO_STEP)
     awaits = () if plan.steps else plan.awaits
     state = StepPhase.ACTIVE if awaits or part_of(plan, REST).writes else StepPhase.DONE
     return PlanStep(state, plan.message, awaits=awaits)
@@ -67,7 +66,5 @@ def pending_steps(plan: Plan, waits: bool = True, stays: bool = False) -> list[S
     pending = [
         step for step, own in plan.steps.items() if own.writes or (waits and (own.awaits or (stays and own.unfinished)))
     ]
-    if pending:
-        return pending
     rest = part_of(plan, REST).writes or (waits and state_of(plan, REST).awaits)
-    return [REST] if rest else []
+    return pending or ([REST] if rest else [])

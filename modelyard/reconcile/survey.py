@@ -35,9 +35,10 @@ ADAPT_AFTER = 60.0
 """Seconds after which the server is asked anew which kinds it has."""
 
 
-async def adapt(cluster: Cluster, lifecycle: Adapting) -> None:
-    """Tell the lifecycle which of the kinds it asks for there are."""
-    lifecycle.served = frozenset([kind for kind in lifecycle.asks if await cluster.serves(*kind)])
+async def adapt(cluster: Cluster, lifecycle: Lifecycle) -> None:
+    """Tell a lifecycle that asks for it which kinds there are."""
+    if isinstance(lifecycle, Adapting):
+        lifecycle.served = frozenset([kind for kind in lifecycle.asks if await cluster.serves(*kind)])
 
 
 def _keys(objects: Iterable[Any]) -> Iterable[Key]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from modelyard.objects import Condition, Key, Notice
-from modelyard.objects.kinds import CONFIG_MAPS, PODS
-from modelyard.objects.parse import key_of, pod
-from modelyard.reconcile.plan import Plan, Status, Want, World
+from modelyard.objects.kinds import PODS
+from modelyard.objects.parse import pod
+from modelyard.reconcile.plan import Plan, Status, Want, World, settings_wanted, wish_of
 from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import is_due
+from modelyard.reconcile.status import status_plan
 from modelyard.routing import findings
 from modelyard.routing.configuration import read_configuration
 from modelyard.routing.model_names import (
@@ -24,15 +24,8 @@ from modelyard.routing.model_names import (
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
 from modelyard.routing.table import routes_served
 
-
-def wish_of(obj: Mapping[str, Any]) -> object:
-    """What of a route or server people control."""
-    metadata = obj["metadata"]
-    return metadata.get("generation"), metadata.get("deletionTimestamp")
-
-
-ROUTES_WANTED = Want(ROUTES, route, indexes={"name": names_of}, wish=wish_of)
-SERVERS_WANTED = Want(SERVERS, server, wish=wish_of)
+ROUTES_WANTED = Want(ROUTES, route, indexes={"name": names_of}, wish=wish_of())
+SERVERS_WANTED = Want(SERVERS, server, wish=wish_of())
 PODS_WANTED = Want(PODS, pod, cached=True, indexes={"label": labels_of}, use="routing")
 
 
@@ -40,24 +33,15 @@ CONFIGURATIONS: Final = "router-configurations"
 _KEY: Final = "routerConfiguration"
 
 
-def router_redis(obj: Mapping[str, Any]) -> KeyedRedis:
+def router_redis(data: Mapping[str, str]) -> findings.RouterRedis:
     """Return the Redis servers that a ConfigMap has for routers."""
-    data = obj.get("data")
-    text = data.get(_KEY) if isinstance(data, Mapping) else None
-    if not isinstance(text, str):
-        return KeyedRedis(key_of(obj), findings.RouterRedis(problem=f"has no key {_KEY}"))
+    if (text := data.get(_KEY)) is None:
+        return findings.RouterRedis(problem=f"has no key {_KEY}")
     try:
-        return KeyedRedis(key_of(obj), findings.RouterRedis(read_configuration(text).redis.servers))
+        return findings.RouterRedis(read_configuration(text).redis.servers)
     except ValueError:
         # The error may quote credentials of the file, and tenants read what is said on their routes.
-        return KeyedRedis(key_of(obj), findings.RouterRedis(problem="cannot be read; a router's log has the reason"))
-
-
-class KeyedRedis(NamedTuple):
-    """The Redis servers of a ConfigMap, and its name."""
-
-    key: Key
-    redis: findings.RouterRedis
+        return findings.RouterRedis(problem="cannot be read; a router's log has the reason")
 
 
 class RouteStatus:
@@ -77,15 +61,7 @@ class RouteStatus:
             SERVERS_WANTED,
             records_wanted(home),
             bindings_wanted(home),
-            Want(
-                CONFIG_MAPS,
-                router_redis,
-                field_selector=f"metadata.name={findings.ROUTER_CONFIGURATION}",
-                cached=True,
-                use=CONFIGURATIONS,
-                namespace=home,
-                called=CONFIGURATIONS,
-            ),
+            settings_wanted(home, findings.ROUTER_CONFIGURATION, router_redis, CONFIGURATIONS),
         )
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
@@ -97,8 +73,7 @@ class RouteStatus:
         self._held.follow(world)
         checked = (self._conflict(here, name, world[ROUTES].by("name", name)) for name in sorted(here.names))
         conflicts = [conflict for conflict in checked if conflict is not None]
-        configuration: KeyedRedis | None = world[CONFIGURATIONS].get(self._configuration)
-        redis = configuration.redis if configuration is not None else None
+        redis: findings.RouterRedis | None = world[CONFIGURATIONS].get(self._configuration)
         return _tell(here, findings.of_route(here, missing, conflicts, redis), {}, now)
 
     def _conflict(self, route: Route, name: str, claims: Iterable[Route]) -> findings.NameConflict | None:
@@ -158,22 +133,14 @@ def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str,
         for f in said
     )
     status = Status({"observedGeneration": subject.generation, **counts}, wanted, transient=ours)
-    if not is_due(status, stored.status, now, 0.0):
-        return with_spec_warning(Plan(subject), stored.status)
-    told = {one.get("type"): (one.get("status"), one.get("reason")) for one in stored.status["conditions"]}
-    plan = Plan(
-        subject,
-        reason=wanted[0].reason,
-        message=wanted[0].message,
-        status=status,
-        notices=tuple(
-            Notice(c.reason, c.message, "Warning" if _bad(c) else "Normal")
-            for c in wanted
+
+    def news(before: Mapping[str, tuple[str, str]]) -> Iterable[Notice]:
+        for c in wanted:
             # That all is well from the start is no news.
-            if (told[c.type] != (c.status, c.reason) if c.type in told else _bad(c))
-        ),
-    )
-    return with_spec_warning(plan, stored.status)
+            if before[c.type] != (c.status, c.reason) if c.type in before else _bad(c):
+                yield Notice(c.reason, c.message, "Warning" if _bad(c) else "Normal")
+
+    return with_spec_warning(status_plan(subject, wanted[0], status, stored.status, now, news), stored.status)
 
 
 def _bad(condition: Condition) -> bool:

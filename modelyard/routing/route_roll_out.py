@@ -15,10 +15,10 @@ from modelyard.objects.kinds import PODS
 from modelyard.objects.parse import controller_of
 from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.reconcile.memory import parse_memory, render_memory
-from modelyard.reconcile.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World
-from modelyard.reconcile.status import is_due, timestamp
+from modelyard.reconcile.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World, wish_of
+from modelyard.reconcile.status import is_due, status_plan, timestamp
 from modelyard.routing import findings
-from modelyard.routing.lifecycle import PODS_WANTED, SERVERS_WANTED, wish_of
+from modelyard.routing.lifecycle import PODS_WANTED, SERVERS_WANTED
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route
 from modelyard.routing.rolling import (
     EDITED,
@@ -60,10 +60,6 @@ def stored(obj: Mapping[str, Any]) -> StoredRoute:
     return StoredRoute(found.key, found, rules, wish, memory, maker)
 
 
-def _wished(obj: Mapping[str, Any]) -> object:
-    return wish_of(obj), (obj["metadata"].get("annotations") or {}).get(WISH)
-
-
 @dataclass(frozen=True, slots=True)
 class RouteStanding:
     """How a roll-out stands: why it cannot be (``problem``), what it is at (``says``), what is to be measured."""
@@ -87,24 +83,21 @@ class RouteRollOuts:
     """ModelRoutes with a wish. ``prometheus`` is where it is measured.
 
     ``readings`` of who measures (``None``: nobody here does, so that it takes a run, and what is planned is not to be
-    carried out). ``given`` are wishes to look at in place of those that routes have. ``seen`` is where the last look at
-    each is left for whoever follows it.
+    carried out). ``given`` are wishes to look at in place of those that routes have. Plans have a ``RouteStanding``.
     """
 
     prometheus: str = ""
     readings: MutableMapping[Key, RouteReading] | None = None
-    seen: MutableMapping[Key, RouteStanding] = field(default_factory=dict)
     given: Mapping[Key, str] = field(default_factory=dict)
 
     name = "route-roll-out"
     about = ROUTES
-    wants = (Want(ROUTES, stored, wish=_wished, use="roll-outs"), SERVERS_WANTED, PODS_WANTED)
+    wants = (Want(ROUTES, stored, wish=wish_of(WISH), use="roll-outs"), SERVERS_WANTED, PODS_WANTED)
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """What is to be written for the route of this name."""
         here: StoredRoute | None = world[ROUTES].get(key)
         if here is None or here.route.subject.deleting:
-            self.seen.pop(key, None)
             return None
         text = self.given.get(key, here.wish)
         if not text:
@@ -129,20 +122,11 @@ class RouteRollOuts:
 
     def _told(self, here: StoredRoute, standing: RouteStanding, reason: str, message: str, now: float) -> Plan:
         subject, good = here.route.subject, reason == ROLLED_OUT
-        self.seen[here.key] = standing
         condition = Condition(CONDITION, str(good), reason, message, subject.generation)
         status = Status({}, (condition,), transient=frozenset({CONDITION}))
         kind = "Warning" if reason in (INVALID, ROLLED_BACK, EDITED) else "Normal"
-        due = is_due(status, here.route.status, now, 0.0)
-        return Plan(
-            subject,
-            reason,
-            message,
-            status=status if due else None,
-            wanted=status,
-            stored=here.route.status,
-            news=(Notice(reason, message, kind),) if due else (),
-        )
+        plan = status_plan(subject, condition, status, here.route.status, now)
+        return replace(plan, news=(Notice(reason, message, kind),) if plan.status else (), details=standing)
 
 
 class _Look:

@@ -11,8 +11,8 @@ from typing import Any
 
 from modelyard.objects import Namespace, ResourceType
 from modelyard.objects.documents import mapping, shown
+from modelyard.objects.parse import texts
 from modelyard.reconcile.write_rules import WriteRules
-from modelyard.workloads.components import texts
 from modelyard.workloads.reach import allowed, by_annotations, rights
 from modelyard.workloads.shared import SEES_PODS
 from modelyard.workloads.values import Right

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects.documents import mapping, shown
+from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.resources.ome.older_form import engine_config
 from modelyard.resources.replicas import component_replicas
@@ -186,13 +187,6 @@ def _dumped(one: InferenceService | ServingRuntime, path: str) -> Body:
     except (ValueError, RecursionError):
         raise Refusal("InvalidSpec", path, "cannot be written as JSON", "write it flatter, with plain values") from None
     return found
-
-
-def texts(found: Any) -> dict[str, str]:
-    """The entries of labels or annotations that are text."""
-    if not isinstance(found, Mapping):
-        return {}
-    return {str(name): value for name, value in found.items() if isinstance(value, str)}
 
 
 def mode(one: ServiceComponent, split: bool, abilities: Abilities, zero: bool) -> str:

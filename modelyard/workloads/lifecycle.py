@@ -6,19 +6,17 @@ ready. A service that is refused keeps what runs, and says why there is nothing 
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from modelyard.models import settings as models_settings
-from modelyard.models.settings import DeliverySettings
 from modelyard.models.world import ModelNode, node
 from modelyard.objects import Key, Namespace, ResourceType
-from modelyard.objects.kinds import CONFIG_MAPS, CONTROLLER_REVISIONS, NAMESPACES, NODES, PODS
+from modelyard.objects.kinds import CONTROLLER_REVISIONS, NAMESPACES, NODES, PODS
 from modelyard.objects.parse import epoch, namespace
-from modelyard.reconcile.plan import FAILED, Child, Plan, ServedKind, Want, World
+from modelyard.reconcile.plan import FAILED, Child, Plan, ServedKind, Want, World, settings_wanted
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.write_rules import NO_CHILDREN, WriteRules
 from modelyard.resources import InferenceService
@@ -26,7 +24,6 @@ from modelyard.workloads import canaries, gates, holding, recorded_inputs, retur
 from modelyard.workloads.canaries import is_canary
 from modelyard.workloads.changes import changes, identity
 from modelyard.workloads.child_rules import child_rules
-from modelyard.workloads.components import texts
 from modelyard.workloads.deeds import Deeds
 from modelyard.workloads.diagnosis import NO_MODEL, UNSCHEDULABLE, Trouble
 from modelyard.workloads.recovery import groups, recover
@@ -56,7 +53,7 @@ from modelyard.workloads.world import (
     wanted,
 )
 
-SETTINGS, MODEL_SETTINGS = "serving-settings", "model-settings"
+SETTINGS = "serving-settings"
 PATIENCE = 1800.0
 """Seconds that a run stays for pods to become ready. They may do so later, too: then only nobody watches them."""
 _MODEL_LABEL = "models.ome.io/"
@@ -67,14 +64,13 @@ _ROUTES = ("external-service", "ingress")
 class RollOut(ABC):
     """Services of one kind. ``home`` is the controller's namespace, where the settings are.
 
-    ``served`` are the kinds that the server has, of those it may have; ``seen`` is where the last look at each service
-    is left for whoever follows a roll-out. Updates are compared where there is a ``prometheus`` (its address), by the
-    ``readings`` of who measures (``None``: nobody here does).
+    ``served`` are the kinds that the server has, of those it may have. Updates are compared where there is a
+    ``prometheus`` (its address), by the ``readings`` of who measures (``None``: nobody here does). Plans have a
+    ``Standing``.
     """
 
     home: str
     served: frozenset[ServedKind] = frozenset()
-    seen: MutableMapping[Key, Standing] = field(default_factory=dict)
     prometheus: str = ""
     readings: MutableMapping[Key, gates.GateReading] | None = None
 
@@ -115,9 +111,9 @@ class RollOut(ABC):
         """By component, the percentage of requests that a new revision is to have, beside what serves."""
         return {}
 
-    @abstractmethod
     def tell(self, here: Standing, doing: Sequence[str], now: float) -> Plan:
-        """A plan with its status. ``doing`` names what is being written or taken away."""
+        """Return a plan with the status. ``doing`` names what is being written or taken away."""
+        return told(here, doing, now)
 
     def least(self, service: StoredService, result: Rendered, component: str) -> int:
         """The replicas of a workload below which its component is not ready."""
@@ -133,30 +129,18 @@ class RollOut(ABC):
             recorded_inputs.records_wanted(self.home),
             Want(NODES, node, cached=True, use="models"),
             Want(NAMESPACES, namespace, use="services"),
-            self._settings(settings.CONFIG_MAP, SETTINGS),
-            self._settings(models_settings.CONFIG_MAP, MODEL_SETTINGS),
-        )
-
-    def _settings(self, name: str, called: str) -> Want[Mapping[str, str]]:
-        return Want(
-            CONFIG_MAPS,
-            lambda obj: texts(obj.get("data")),
-            field_selector=f"metadata.name={name}",
-            namespace=self.home,
-            use="services",
-            called=called,
+            settings_wanted(self.home, settings.CONFIG_MAP, lambda data: ServingSettings.read(data)[0], SETTINGS),
+            models_settings.delivery_settings_wanted(self.home),
         )
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
         """What is to be made, taken away and told for the service of this name."""
         service: StoredService | None = world[self.about].get(key)
         if service is None or service.subject.deleting:
-            self.seen.pop(key, None)
             return None
         resolved = self.resolve(service, world)
         result = self.rendered(service, resolved, world)
         here = self._judged(self._standing(service, resolved, result, world), world, now)
-        self.seen[key] = here
         owned = self._owned(service, world)
         deeds, recovery = Deeds.of(here, owned), recover(groups(owned, self._pods(service, world)), now)
         good = here.aim.revision.name if here.aim is not None and here.done else here.good
@@ -185,7 +169,9 @@ class RollOut(ABC):
             notices=(*plan.notices, *recovery.notices),
             noted=True,
             due=min((one for one in (again, recovery.due) if one is not None), default=None),
-            annotations=_forgotten(service) if not deeds.words else {},
+            # Nothing is left to do, so that nothing has failed.
+            annotations={FAILED: None} if FAILED in service.annotations and not deeds.words else {},
+            details=here,
         )
 
     def _rules(self, here: Standing, world: World) -> WriteRules:
@@ -207,8 +193,9 @@ class RollOut(ABC):
         return self.render(service, found, abilities, world)
 
     def _settings_of(self, world: World) -> ServingSettings:
-        folders = _text(world, MODEL_SETTINGS).get(models_settings.KEY, "")
-        return _chosen(folders, tuple(_text(world, SETTINGS).items()))
+        """The settings of administrators."""
+        chosen: ServingSettings = next(iter(world[SETTINGS].all()), ServingSettings())
+        return chosen.model_copy(update={"models": next(iter(world[models_settings.WANTED].all()), chosen.models)})
 
     def _scaled(self, service: StoredService, world: World) -> frozenset[str]:
         """The workloads of its namespace, by name, that others scale."""
@@ -434,26 +421,7 @@ class ServiceRollOut(RollOut):
             service.resource, found.runtime.resource if found.runtime is not None else None, result.modes
         )
 
-    def tell(self, here: Standing, doing: Sequence[str], now: float) -> Plan:
-        """Conditions per component, where it answers, how far its model is."""
-        return told(here, doing, now)
-
 
 def _why(service: StoredService, what: str) -> str:
     generation = service.subject.generation
     return f"generation {generation} {what}; what served before serves again: change the service to try anew"
-
-
-def _forgotten(service: StoredService) -> dict[str, str | None]:
-    """Nothing is left to do, so that nothing has failed."""
-    return dict.fromkeys([one for one in (FAILED,) if one in service.annotations])
-
-
-@functools.lru_cache(maxsize=4)
-def _chosen(folders: str, serving: tuple[tuple[str, str], ...]) -> ServingSettings:
-    """What administrators have set, read once for all services."""
-    return ServingSettings.read(dict(serving), DeliverySettings.read(folders)[0])[0]
-
-
-def _text(world: World, called: str) -> Mapping[str, str]:
-    return next(iter(world[called].all()), {})

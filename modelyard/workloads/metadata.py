@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService
 from modelyard.workloads import names
-from modelyard.workloads.components import ServiceComponent, texts
+from modelyard.workloads.components import ServiceComponent
 from modelyard.workloads.files import ServedModel
 from modelyard.workloads.values import Body
 

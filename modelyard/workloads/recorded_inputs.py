@@ -19,10 +19,11 @@ from typing import Any, Final, NamedTuple
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import mapping
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
+from modelyard.objects.parse import texts
 from modelyard.reconcile.plan import CLAIM, FAILED, Mark, Want, World
 from modelyard.resources import ClusterServingRuntime, InferenceService, Model, ServingRuntime
 from modelyard.runtimes import parse_runtime, parse_wishes
-from modelyard.workloads.components import pod_fields, texts
+from modelyard.workloads.components import pod_fields
 from modelyard.workloads.pods import checked
 from modelyard.workloads.reach import by_annotations, rights
 from modelyard.workloads.special import RDMA_PREFIX

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelyard.objects import Namespace
+from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.workloads import metadata, names, predictors, routes
 from modelyard.workloads.components import (
@@ -23,7 +24,6 @@ from modelyard.workloads.components import (
     effective,
     mode,
     pod_fields,
-    texts,
 )
 from modelyard.workloads.files import ServedModel, base_files, claim_files
 from modelyard.workloads.fine_tuned import Loading, checked, loading

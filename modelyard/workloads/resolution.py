@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
 from modelyard.objects import Key
+from modelyard.objects.parse import texts
 from modelyard.reconcile.plan import World
 from modelyard.resources import InferenceService
 from modelyard.runtimes import NO_RUNTIME, AcceleratorClass, ModelView, Ranking, Wishes, named_keys, not_found, select
-from modelyard.workloads.components import References, references, runs_itself, texts
+from modelyard.workloads.components import References, references, runs_itself
 from modelyard.workloads.predictors import STORAGE_FIELD
 from modelyard.workloads.values import Note, Refusal, Refused
 from modelyard.workloads.world import ACCELERATOR_CLASSES, RUNTIMES, Offered, OfferedRuntime, StoredService

@@ -11,13 +11,6 @@ from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import ComponentStanding
 from modelyard.workloads.values import Refused
 
-COMPARE = StepId("compare")
-"""Compare the update with the previous revision."""
-RESOLVE = StepId("resolve")
-"""Resolve what the service names: its model, its runtime."""
-BECOME_READY = StepId("become ready")
-"""Wait for what is not in the service's pods, such as the address of its route."""
-
 
 def roll_out_steps(
     plan: Plan, here: Standing, awaited: Collection[ComponentStanding], ready: Mapping[str, str]
@@ -29,7 +22,7 @@ def roll_out_steps(
     of a service that is ready.
     """
     if isinstance(here.result, Refused):
-        return {RESOLVE: PlanStep(StepPhase.FAILED if here.stuck else StepPhase.WAITING, str(here.result))}
+        return {StepId("resolve"): PlanStep(StepPhase.FAILED if here.stuck else StepPhase.WAITING, str(here.result))}
     component_of = {identity(child.body): child.component for child in here.result.children}
     bodies: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in here.states}
     shared: list[Mapping[str, Any]] = []
@@ -49,9 +42,10 @@ def roll_out_steps(
             awaits=(state.message,) if state in awaited else (),
         )
     if here.watch is not None:
-        steps[COMPARE] = PlanStep(StepPhase.ACTIVE, here.watch.words, awaits=(here.watch.words,))
+        steps[StepId("compare")] = PlanStep(StepPhase.ACTIVE, here.watch.words, awaits=(here.watch.words,))
     if not steps and not here.stuck and not _is_ready(plan, ready):
-        steps[BECOME_READY] = PlanStep(StepPhase.WAITING, plan.message)
+        # Not in the service's pods, such as the address of its route.
+        steps[StepId("become ready")] = PlanStep(StepPhase.WAITING, plan.message)
     return steps
 
 

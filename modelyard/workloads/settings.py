@@ -127,22 +127,18 @@ class ServingSettings(_Document):
     models: DeliverySettings = Field(default_factory=DeliverySettings)
 
     @classmethod
-    def read(
-        cls, data: Mapping[str, str] | None, models: DeliverySettings | None = None
-    ) -> tuple[ServingSettings, list[str]]:
+    def read(cls, data: Mapping[str, str] | None) -> tuple[ServingSettings, list[str]]:
         """The settings in the ConfigMap's data, and what is wrong with it: a key of no use counts as absent."""
-        found: dict[str, Any] = {"models": models or DeliverySettings()}
-        problems = []
+        found, problems = dict[str, Any](), []
         for name in ("ingress", "kedaConfig", "multinodeProber", "rdmaProfiles", "gate"):
             try:
                 document = parse_document((data or {}).get(name, ""))
                 if document is not None:
                     cls.model_validate({name: document})
                     found[name] = document
-            except DocumentError as error:
-                problems.append(f"ConfigMap {CONFIG_MAP}, key {name}: {error}")
-            except ValidationError as error:
-                problems.append(f"ConfigMap {CONFIG_MAP}, key {name}: {first_fault(error)}")
+            except (DocumentError, ValidationError) as error:
+                fault = first_fault(error) if isinstance(error, ValidationError) else error
+                problems.append(f"ConfigMap {CONFIG_MAP}, key {name}: {fault}")
         settings = cls.model_validate(found)
         profiles = {"oci-roce": OCI_ROCE, **settings.rdma_profiles}
         return settings.model_copy(update={"rdma_profiles": profiles}), problems

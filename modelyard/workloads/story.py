@@ -7,13 +7,12 @@ whatever has failed, with the step that did.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut
 from modelyard.reconcile.plan import Plan, Status
-from modelyard.reconcile.status import is_due, timestamp
+from modelyard.reconcile.status import status_plan, timestamp
 from modelyard.workloads.component_revisions import component_statuses
 from modelyard.workloads.components import VIRTUAL
 from modelyard.workloads.gates import COMPARED
@@ -50,10 +49,7 @@ def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
     fields |= record(here, now)
     status = Status(slim(fields, stored), tuple(wanted.values()), transient=OURS)
     main = wanted[READY] if wanted[READY].status != "True" or LATEST not in wanted else wanted[LATEST]
-    plan = Plan(subject, reason=main.reason, message=main.message, wanted=status, stored=stored)
-    if not is_due(status, stored, now, 0.0, subject.uid):
-        return plan
-    return replace(plan, status=status, notices=tuple(_news(here, wanted)))
+    return status_plan(subject, main, status, stored, now, lambda before: _news(here, wanted, before))
 
 
 def record(here: Standing, now: float) -> dict[str, Any]:
@@ -187,12 +183,10 @@ def slim(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def _news(here: Standing, wanted: Mapping[str, Condition]) -> list[Notice]:
+def _news(here: Standing, wanted: Mapping[str, Condition], stored: Mapping[str, tuple[str, str]]) -> list[Notice]:
     """What is worth an Event: whether it answers, and what keeps it from what was asked for."""
-    stored = {one.get("type"): (one.get("status"), one.get("reason")) for one in here.service.status["conditions"]}
-    found = []
-    ready = wanted[READY]
-    if stored.get(READY, ("",))[0] != ready.status and (READY in stored or ready.status == "True"):
+    found, ready = [], wanted[READY]
+    if stored.get(READY, ("", ""))[0] != ready.status and (READY in stored or ready.status == "True"):
         up = ready.status == "True"
         name = "InferenceServiceReady" if up else "InferenceServiceNotReady"
         found.append(Notice(name, ready.message, "Normal" if up else "Warning"))

@@ -15,7 +15,7 @@ from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, printable
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICE_ACCOUNTS, SERVICES, STATEFUL_SETS
-from modelyard.objects.parse import controller_of, epoch, key_of
+from modelyard.objects.parse import controller_of, epoch, key_of, texts
 from modelyard.reconcile.plan import CLAIM, FAILED, ServedKind, Subject, Want
 from modelyard.resources import (
     AutoscalingPolicyBinding,
@@ -28,7 +28,6 @@ from modelyard.resources import (
 from modelyard.runtimes import AcceleratorClass, ModelView, Runtime, Wishes, parse_model, parse_runtime, parse_wishes
 from modelyard.workloads import names
 from modelyard.workloads.changes import Object
-from modelyard.workloads.components import texts
 from modelyard.workloads.diagnosis import Trouble, of_pod
 from modelyard.workloads.files import ServedModel, served
 from modelyard.workloads.groups import GROUP

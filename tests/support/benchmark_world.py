@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plan_details import remember_details
 from service_world import NOW, Fleet
 
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
@@ -46,6 +47,7 @@ class Benchmarks(Fleet):
     def __init__(self) -> None:
         super().__init__()
         self.lifecycle = BenchmarkRuns("home")
+        self.details = remember_details(self.lifecycle)
         self.put("Namespace", "shop")
         self.put(
             "ClusterBaseModel", "llama", spec={"storage": {"storageUri": "hf://meta/llama", "path": "/mnt/models/l"}}
@@ -105,7 +107,8 @@ class Benchmarks(Fleet):
 
     @property
     def here(self) -> Here:
-        return self.lifecycle.seen[Key("shop", self.name)]
+        here: Here = self.details[Key("shop", self.name)]
+        return here
 
     @property
     def said(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from modelyard.onboarding.objects import order_key
 from modelyard.onboarding.request import OnboardRequest
 from modelyard.onboarding.start import take_over
 from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.following import take
+from modelyard.reconcile.fence import take
 from modelyard.reconcile.reconciler import Registered
 from modelyard.reconcile.run_view import act
 from modelyard.workloads.kthena.lifecycle import ModelRollOut

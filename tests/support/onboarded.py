@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from plan_details import remember_details
+
 from modelyard.benchmarks.values import LatencySpread, MeasuredRun
 from modelyard.cluster import Cluster
 from modelyard.objects import Key
@@ -31,13 +33,16 @@ class FollowedOnboarding:
     asked: OnboardRequest
     lifecycle: Onboarding = field(default_factory=Onboarding)
 
+    def __post_init__(self) -> None:
+        self.details = remember_details(self.lifecycle)
+
     @property
     def key(self) -> Key:
         return order_key(self.asked)
 
     @property
     def here(self) -> OnboardStanding | None:
-        return self.lifecycle.seen.get(self.key)
+        return self.details.get(self.key)
 
 
 def request(**other: Any) -> OnboardRequest:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from plan_details import remember_details
+
 from modelyard.objects import Key
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.mirror import Store
@@ -39,6 +41,7 @@ class Fleet:
 
     def __init__(self, *, served: frozenset[ServedKind] = SERVED, lifecycle: type[RollOut] = ServiceRollOut) -> None:
         self.lifecycle: RollOut = lifecycle("home", served)
+        self.details = remember_details(self.lifecycle)
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self._uids = itertools.count(1)
 
@@ -98,7 +101,8 @@ class Fleet:
         return self.lifecycle.plan(Key(namespace, name), self.stores(), now)
 
     def standing(self, name: str = "chat", namespace: str = "shop") -> Standing:
-        return self.lifecycle.seen[Key(namespace, name)]
+        standing: Standing = self.details[Key(namespace, name)]
+        return standing
 
     def stores(self) -> dict[Any, Store[Any]]:
         found: dict[Any, Store[Any]] = {}

@@ -6,7 +6,8 @@ Its components are its backends; a backend's files, workloads, ModelServer and p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from operator import itemgetter
+from typing import Any, ClassVar
 
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects import Key, ResourceType
@@ -51,16 +52,9 @@ _ELSEWHERE = tuple(
 """What Kthena's own controller has pods made by, under the names that it has had."""
 
 
-class _Elsewhere(NamedTuple):
-    """One of these, and the uids of those it says it belongs to."""
-
-    key: Key
-    owners: tuple[str, ...]
-
-
-def _elsewhere(obj: Mapping[str, Any]) -> _Elsewhere:
+def _key_and_owners(obj: Mapping[str, Any]) -> tuple[Key, tuple[str, ...]]:
     # Kthena's references do not say that the Model is its controller.
-    return _Elsewhere(key_of(obj), tuple(one["uid"] for one in obj["metadata"].get("ownerReferences") or ()))
+    return key_of(obj), tuple(owner["uid"] for owner in obj["metadata"].get("ownerReferences") or ())
 
 
 class ModelRollOut(RollOut):
@@ -84,7 +78,7 @@ class ModelRollOut(RollOut):
     @property
     def named(self) -> tuple[Want[Any], ...]:
         """Models, how far the files are that are delivered for them, and what Kthena's controller has made of them."""
-        others = (Want(kind, _elsewhere, indexes={"owner": lambda one: one.owners}) for kind in self._others)
+        others = (Want(kind, _key_and_owners, indexes={"owner": itemgetter(1)}) for kind in self._others)
         return (SERVED_MODELS_WANTED, _DELIVERED, *others)
 
     @property
@@ -93,7 +87,7 @@ class ModelRollOut(RollOut):
 
     def beside(self, service: StoredService, world: World) -> Sequence[str]:
         """The ModelInfers, or ModelServings, of the Model."""
-        found = ((kind, one.key) for kind in self._others for one in world[kind].by("owner", service.subject.uid))
+        found = ((kind, key) for kind in self._others for key, _ in world[kind].by("owner", service.subject.uid))
         return [f"{kind.kind} {key.name}" for kind, key in found if key.namespace == service.key.namespace]
 
     def resolve(self, service: StoredService, world: World) -> Resolved:
@@ -109,6 +103,10 @@ class ModelRollOut(RollOut):
         existing = Existing(replicas, self._scaled(service, world))
         return rendered(service.resource, abilities, existing=existing)
 
+    def tell(self, here: Standing, doing: Sequence[str], now: float) -> Plan:
+        """Kthena's conditions, and the replicas of each backend."""
+        return told(here, doing, now)
+
     def least(self, service: StoredService, result: Rendered, component: str) -> int:
         """As few as its backend may have, whatever there are."""
         assert isinstance(service.resource, Model)
@@ -117,7 +115,3 @@ class ModelRollOut(RollOut):
             return floor(result.children, component)
         each = min(one.replicas or 1 for one in backend.workers)
         return max(backend.min_replicas * each, floor(result.children, component))
-
-    def tell(self, here: Standing, doing: Sequence[str], now: float) -> Plan:
-        """Kthena's conditions, and the replicas of each backend."""
-        return told(here, doing, now)

@@ -7,17 +7,16 @@ Source: Kthena Model controller reference, "Conditions" and "Model.status", with
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut, few
+from modelyard.objects.parse import texts
 from modelyard.reconcile.plan import Plan, Status
-from modelyard.reconcile.status import is_due
+from modelyard.reconcile.status import status_plan
 from modelyard.resources import Model
 from modelyard.resources.registry import DISAGGREGATED, ModelBackend
-from modelyard.workloads.components import texts
 from modelyard.workloads.kthena.setup import OF_GROUP, SCALED_ROLES, role_of
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import is_workload
@@ -36,10 +35,7 @@ def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
     status = Status(slim(fields, stored), conditions)
     _, active, failed = conditions
     main = failed if failed.status == "True" or active.status == "True" else active
-    plan = Plan(subject, reason=main.reason, message=main.message, wanted=status, stored=stored)
-    if not is_due(status, stored, now, 0.0, subject.uid):
-        return plan
-    return replace(plan, status=status, notices=_news(here, active, failed))
+    return status_plan(subject, main, status, stored, now, lambda before: _news(active, failed, before))
 
 
 def _conditions(here: Standing, doing: Sequence[str]) -> tuple[Condition, Condition, Condition]:
@@ -63,15 +59,12 @@ def _conditions(here: Standing, doing: Sequence[str]) -> tuple[Condition, Condit
     )
 
 
-def _news(here: Standing, active: Condition, failed: Condition) -> tuple[Notice, ...]:
+def _news(active: Condition, failed: Condition, stored: Mapping[str, tuple[str, str]]) -> Iterator[Notice]:
     """What is worth an Event: whether it answers, and what keeps it from what was asked for."""
-    stored = {one.get("type"): one.get("status") for one in here.service.status["conditions"]}
-    found = []
-    if stored.get(ACTIVE, "False") != active.status:
-        found.append(Notice(active.reason, active.message, "Normal" if active.status == "True" else "Warning"))
-    if stored.get(FAILED, "False") != failed.status:
-        found.append(Notice(failed.reason, failed.message, "Warning" if failed.status == "True" else "Normal"))
-    return tuple(found)
+    for condition, good in ((active, "True"), (failed, "False")):
+        if stored.get(condition.type, ("False", ""))[0] != condition.status:
+            kind = "Normal" if condition.status == good else "Warning"
+            yield Notice(condition.reason, condition.message, kind)
 
 
 def _backends(here: Standing) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 import aiohttp
 import pytest
 from conftest import Services, conditions, is_ready
+from plan_details import remember_details
 
 from modelyard.cluster import SERVICES
 from modelyard.metrics.client import Prometheus, PrometheusSettings
@@ -53,12 +54,12 @@ async def measured(services: Services, monkeypatch: pytest.MonkeyPatch) -> Async
     monkeypatch.setenv("PROMETHEUS_BASE_URL", services.stack.prometheus_url)
     found = (one.lifecycle for one in services.shift.registered if isinstance(one.lifecycle, ServiceRollOut))
     lifecycle = next(found)
-    readings: dict[object, GateReading] = {}
+    readings, details = dict[object, GateReading](), remember_details(lifecycle)
     lifecycle.prometheus, lifecycle.readings = services.stack.prometheus_url, readings  # type: ignore[assignment]
 
     async def follow() -> None:
         while True:
-            for key, watch in [(key, here.watch) for key, here in lifecycle.seen.items()]:
+            for key, watch in [(key, here.watch) for key, here in details.items() if here is not None]:
                 if watch is not None:
                     readings[key] = await read_gate(watch, services.cluster.now())
             await asyncio.sleep(0.5)

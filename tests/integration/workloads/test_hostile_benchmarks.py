@@ -24,7 +24,7 @@ from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS, SERVICES
 from modelyard.reconcile import run_view
 from modelyard.reconcile.carry_out import MOST_DEEDS
 from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.following import take
+from modelyard.reconcile.fence import take
 from modelyard.reconcile.plan import FAILED, LARGEST
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.run_view import act

@@ -14,13 +14,14 @@ from fleet_fixture import eventually, ready_status
 from in_process_runs import Shift
 from install_manifests import CONTROLLER_NAMESPACE, documents, in_force, install_roles, kubeconfig_of
 from needed_rights import Right, noted
+from plan_details import remember_details
 
 from modelyard.cluster import PODS, Cluster, ClusterSettings, Forbidden, Unavailable
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.values import RoutedRequests
 from modelyard.objects import Key
 from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.following import take
+from modelyard.reconcile.fence import take
 from modelyard.reconcile.reconciler import Registered
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.objects import ROUTES, SERVERS
@@ -112,6 +113,7 @@ async def test_a_routes_roll_out_needs_exactly_the_reconcilers_rights(
     notes.account = str(own)
     key, readings = Key(space, "chat"), dict[Key, RouteReading]()
     lifecycle = RouteRollOuts("http://prometheus.invalid", readings)
+    details = remember_details(lifecycle)
     registered = [
         Registered(RouteStatus(home)),
         Registered(ServerStatus()),
@@ -120,7 +122,7 @@ async def test_a_routes_roll_out_needs_exactly_the_reconcilers_rights(
 
     async def rolled_out(*weights: int) -> bool:
         """Whether it is at its end; as long as it is not, everything goes well."""
-        if (here := lifecycle.seen.get(key)) is not None and here.watch is not None:
+        if (here := details.get(key)) is not None and here.watch is not None:
             readings[key] = RouteReading(time.time(), here.watch.since, GOOD, GOOD)
         route = await cluster.get(ROUTES, "chat", space)
         told = {one["type"]: one["status"] for one in (route.get("status") or {}).get("conditions") or ()}

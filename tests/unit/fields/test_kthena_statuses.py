@@ -17,7 +17,6 @@ from modelyard.autoscaling.live.binding_plans import policy_plan
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.memory.bindings import ANNOTATION
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.kinds import PODS
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.status import patch
@@ -71,12 +70,12 @@ HOME = "home"
 
 def _stores(server: dict[str, Any] = routing.SERVER) -> dict[ResourceType | str, Any]:
     stores: dict[ResourceType | str, Any] = {
-        want.use or want.kind: Store(want) for want in (*RouteStatus(HOME).wants, *ServerStatus.wants)
+        want.called or want.kind: Store(want) for want in (*RouteStatus(HOME).wants, *ServerStatus.wants)
     }
     by_kind = {store.kind.kind: store for store in stores.values()}
     for obj in (routing.ROUTE, server, *routing.POD_OBJECTS):
         by_kind[obj["kind"]].put(obj)
-    return {**stores, PODS: by_kind["Pod"]}
+    return stores
 
 
 def _of_route() -> dict[str, Any]:

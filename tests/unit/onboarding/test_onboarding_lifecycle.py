@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from onboarded import MEASURED, request
+from plan_details import remember_details
 
 from modelyard.benchmarks.world import BENCHMARK_JOBS, EnginePod, Memory
 from modelyard.benchmarks.world import MEMORY as BENCHMARK_MEMORY
@@ -77,6 +78,7 @@ class Site:
         for node in nodes:
             self.world[NODES][Key("", node.name)] = node
         self.lifecycle, self.asked = Onboarding(), asked
+        self.details = remember_details(self.lifecycle)
         self.key = objects.order_key(asked)
         self.store(objects.order(asked))
 
@@ -116,7 +118,7 @@ class Site:
 
     @property
     def here(self) -> Any:
-        return self.lifecycle.seen[self.key]
+        return self.details[self.key]
 
     @property
     def states(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_details import remember_details
 from routing_world import NOW, a_pod, a_route, a_server
 
 from modelyard.metrics.routed import quantile
@@ -47,6 +48,7 @@ class World:
         self.pods = [a_pod("new-1", ready=ready, app="new")]
         self.readings: dict[Key, RouteReading] = {}
         self.lifecycle = RouteRollOuts("http://prometheus", self.readings)
+        self.details = remember_details(self.lifecycle)
         self.now = NOW
         self.version = 10
 
@@ -91,7 +93,7 @@ class World:
 
     def measured(self, new: RoutedRequests, old: RoutedRequests, after: float = 600) -> None:
         """So many seconds after the step began this is what was measured."""
-        here = self.lifecycle.seen[KEY]
+        here = self.details[KEY]
         assert here.watch is not None
         self.now = here.watch.since + after
         self.readings[KEY] = RouteReading(self.now, here.watch.since, new, old)
@@ -181,7 +183,7 @@ def test_what_went_back_stays_back_until_another_wish() -> None:
 def test_at_all_of_the_load_it_is_compared_with_what_was_before_and_goes_back_as_well() -> None:
     world = World({"to": "new", "steps": [100]})
     world.settle()
-    here = world.lifecycle.seen[KEY]
+    here = world.details[KEY]
     assert here.watch is not None
     assert here.watch.spans(NOW + 60) == ((NOW, NOW + 60), (NOW - 600, NOW))
     world.measured(BAD, GOOD, 5)
@@ -197,7 +199,7 @@ def test_killed_between_memory_and_weights_it_goes_on(killed_at: int) -> None:
         if step + 1 < killed_at < 3:
             world.measured(*WELL)
     if killed_at:
-        watch = world.lifecycle.seen[KEY].watch
+        watch = world.details[KEY].watch
         assert watch is not None
         world.now = watch.since + 600
         world.readings[KEY] = RouteReading(world.now, watch.since, BAD if killed_at == 3 else GOOD, GOOD)
@@ -344,8 +346,9 @@ def test_what_has_all_requests_already_is_rolled_out() -> None:
 def test_the_steps_are_shown_before_anything_is_done() -> None:
     world = World({"to": "old"}, weights=(100, 0))
     looks = RouteRollOuts("http://prometheus", None, given={KEY: '{"to": "new", "steps": [10, 100]}'})
-    world.plan(looks)
-    assert looks.seen[KEY].ladder == ("10 %: rule 0 old 90, new 10", "100 %: rule 0 old 0, new 100")
+    plan = world.plan(looks)
+    assert plan is not None
+    assert plan.details.ladder == ("10 %: rule 0 old 90, new 10", "100 %: rule 0 old 0, new 100")
 
 
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=16), st.integers(0, 15), st.integers(1, 100))
