@@ -27,7 +27,7 @@ from modelyard.models.legs import (
 )
 from modelyard.models.running import ModelJob, Task
 from modelyard.models.uri import LocalFolder
-from modelyard.models.world import Delivered, ReportEntry, TransferProgress, has_files
+from modelyard.models.world import Delivered, ReportEntry, has_files
 from modelyard.objects import Key
 from modelyard.reconcile.plan import HandOver, Presence
 from modelyard.resources.ome.models import BaseModelSpec
@@ -174,9 +174,9 @@ def replace_done(done: Delivered, wish: Wish, **update: Any) -> Delivered:
     return done.model_copy(update=identity | update)
 
 
-def _entry(wish: Wish, status: str, done: Delivered, progress: TransferProgress | None = None) -> ReportEntry:
+def _entry(wish: Wish, status: str, done: Delivered) -> ReportEntry:
     config = _published(done) if status == READY else None
-    return ReportEntry(name=wish.model.key.name, status=status, config=config, progress=progress, delivered=done)
+    return ReportEntry(name=wish.model.key.name, status=status, config=config, delivered=done)
 
 
 def _published(done: Delivered) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ def exclusion_by_labels(selector: Mapping[str, str] | None, field: str, labels: 
 
 def exclusion_by_affinity(affinity: Any, field: str, name: str, labels: Mapping[str, str]) -> Exclusion | None:
     """Name the expression of the nearest required term that does not hold for a node."""
-    if selects(None, affinity, name, labels):
+    if selects(affinity, name, labels):
         return None
     required = mapping(mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution"))
     terms = _list(required.get("nodeSelectorTerms"))
@@ -108,13 +108,11 @@ def describe_exclusions(exclusions: Iterable[Exclusion]) -> str:
     return f"{none}: {'; '.join(few(causes, 3))}"
 
 
-def selects(selector: Mapping[str, str] | None, affinity: Any, name: str, labels: Mapping[str, str]) -> bool:
-    """Whether a node of this name and these labels is meant. ``affinity`` is a core/v1 NodeAffinity.
+def selects(affinity: Any, name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a core/v1 NodeAffinity means a node of this name and these labels.
 
     Only its required part counts. Whatever cannot be read matches nothing, as an invalid term does in the scheduler.
     """
-    if selector and any(labels.get(key) != value for key, value in selector.items()):
-        return False
     if affinity is None:
         return True
     required = mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")

@@ -47,11 +47,10 @@ def identity(body: Object) -> Identity:
     return version.rpartition("/")[0], str(body.get("kind") or ""), str(body["metadata"]["name"])
 
 
-def changes(uid: str, children: Sequence[ChildObject], there: Iterable[Object], claim: Mapping[str, str]) -> Changes:
-    """What to write for the object of this ``uid``.
+def changes(uid: str, children: Sequence[ChildObject], there: Iterable[Object]) -> Changes:
+    """Return what to write for the object of this ``uid``.
 
-    ``there`` are objects of the namespace: at least those of the children's names, and all that the object owns. One
-    without a controller is taken over if it carries all labels of ``claim``.
+    ``there`` are objects of the namespace: at least those of the children's names, and all that the object owns.
     """
     found = {identity(one): one for one in there}
     apply, leaving, conflicts = [], [], []
@@ -60,15 +59,14 @@ def changes(uid: str, children: Sequence[ChildObject], there: Iterable[Object], 
         if one is None:
             apply.append(child)
             continue
-        owner, labels = controller_of(one), one["metadata"].get("labels") or {}
-        called = f"{child.kind} {child.name}"
-        if owner is None and not (claim and claim.items() <= labels.items()):
+        owner, called = controller_of(one), f"{child.kind} {child.name}"
+        if owner is None:
             conflicts.append(f"{called} is there already and belongs to nobody - rename it or delete it")
-        elif owner is not None and owner.uid != uid:
+        elif owner.uid != uid:
             conflicts.append(f"{called} belongs to {owner.kind} {owner.name} - rename one of the two")
         elif one["metadata"].get("deletionTimestamp"):
             leaving.append(called)
-        elif owner is None or not says(one, child.body) or _mark(one) not in ("", asked(child.body)):
+        elif not says(one, child.body) or _mark(one) not in ("", asked(child.body)):
             apply.append(child)
     ours = [one for one in found.values() if (owner := controller_of(one)) is not None and owner.uid == uid]
     gone = tuple(one for one in ours if not one["metadata"].get("deletionTimestamp"))

@@ -236,7 +236,7 @@ class RollOut(ABC):
             other = world[kinds[found[:2]]].get(Key(home, child.name)) if found[:2] in kinds else None
             if other is not None:
                 there[found] = other
-        diff = changes(service.subject.uid, result.children, [one.body for one in there.values()], {})
+        diff = changes(service.subject.uid, result.children, [one.body for one in there.values()])
         held = holding.held(service, resolved, result, diff, owned, self.beside(service, world))
         if held:
             diff = replace(

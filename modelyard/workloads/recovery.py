@@ -64,7 +64,7 @@ def _is_set(one: StoredChild) -> bool:
     return one.kind == STATEFUL_SETS and "serviceName" in one.body["spec"]
 
 
-def recover(groups: Mapping[str, Sequence[ServicePod]], now: float, grace: float = GRACE) -> Recovery:
+def recover(groups: Mapping[str, Sequence[ServicePod]], now: float) -> Recovery:
     """The groups to be replaced. A pod alone in its group is not: its kubelet restarts it."""
     replace, due = [], []
     for group, members in sorted(groups.items()):
@@ -72,8 +72,8 @@ def recover(groups: Mapping[str, Sequence[ServicePod]], now: float, grace: float
         failed = [one for one in left if one.failed]
         if len(members) < 2 or not left:
             continue
-        if over := [one for one in failed if now >= one.since + grace]:
-            why = f"pod {over[0].key.name} has failed and was not ready again within {grace:g} s"
+        if over := [one for one in failed if now >= one.since + GRACE]:
+            why = f"pod {over[0].key.name} has failed and was not ready again within {GRACE:g} s"
         elif late := _late(left):
             why = f"pod {late.key.name} came after the group had started"
         else:
@@ -81,7 +81,7 @@ def recover(groups: Mapping[str, Sequence[ServicePod]], now: float, grace: float
         if left:
             replace.append(Replacement(group, tuple(sorted(left, key=lambda one: one.key)), why))
         else:
-            due += [one.since + grace for one in failed]
+            due += [one.since + GRACE for one in failed]
     return Recovery(tuple(replace), min(due, default=None))
 
 

@@ -93,9 +93,7 @@ def e(key: str, operator: str, *values: str) -> dict[str, Any]:
 )
 def test_nodes_are_chosen_by_the_schedulers_rules(terms: list[dict[str, Any]], chosen: bool) -> None:
     labels = {"gpu": "h100", "disk": "500", "size": "500Gi"}
-    assert selects(None, affinity(*terms), "n", labels) is chosen
-    assert selects({"gpu": "h100"}, None, "n", labels)
-    assert not selects({"gpu": "a100"}, affinity(*terms), "n", labels)
+    assert selects(affinity(*terms), "n", labels) is chosen
 
 
 @pytest.mark.parametrize(
@@ -143,7 +141,7 @@ anything = st.recursive(
 
 @given(anything)
 def test_no_affinity_raises(what: Any) -> None:
-    selects({}, what, "n", {"a": "b"})
+    selects(what, "n", {"a": "b"})
     exclusion_by_affinity(what, "f", "n", {"a": "b"})
 
 

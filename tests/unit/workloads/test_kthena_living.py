@@ -15,9 +15,6 @@ from modelyard.workloads.kthena import adapters
 from modelyard.workloads.kthena.files import AdapterFiles
 from modelyard.workloads.kthena.setup import Existing
 
-MINE = {"registry.volcano.sh/model-uid": UID}
-
-
 # Create or update
 
 
@@ -35,34 +32,34 @@ def stored(body: dict[str, Any], uid: str = UID) -> dict[str, Any]:
 def test_what_is_as_it_should_be_is_left_alone(name: str) -> None:
     found = rendered_named(name)
     there = [stored(child.body) for child in found.children]
-    assert changes(UID, found.children, there, MINE) == changes(UID, (), (), MINE)
-    assert changes(UID, found.children, (), MINE).apply == found.children
+    assert changes(UID, found.children, there) == changes(UID, (), ())
+    assert changes(UID, found.children, ()).apply == found.children
 
 
 def test_drift_is_written_over_and_an_autoscalers_replicas_are_not() -> None:
     found = children(a_model())
     there = [stored(child.body) for child in found.children]
     there[0]["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
-    assert [child.name for child in changes(UID, found.children, there, MINE).apply] == ["chat-main"]
+    assert [child.name for child in changes(UID, found.children, there).apply] == ["chat-main"]
     policy = {"metrics": [{"metricName": "x", "targetValue": 1}]}
     scaled = a_model(a_backend(minReplicas=1, maxReplicas=3, autoscalingPolicy=policy))
     first = children(scaled)
     there = [stored(child.body) for child in first.children]
     there[0]["spec"]["replicas"] = 3
     later = children(scaled, existing=Existing({"chat-main": 3}))
-    assert changes(UID, later.children, there, MINE).apply == ()
+    assert changes(UID, later.children, there).apply == ()
 
 
 def test_what_is_rendered_no_more_goes_and_only_what_is_owned() -> None:
     both, one = children(a_model(a_backend(name="a"), a_backend(name="b"))), children(a_model(a_backend(name="a")))
     there = [stored(child.body) for child in both.children]
-    found = changes(UID, one.children, there, MINE)
+    found = changes(UID, one.children, there)
     assert {(body["kind"], body["metadata"]["name"]) for body in found.delete} == {
         ("Deployment", "chat-b"),
         ("ModelServer", "chat-b"),
     }
     strangers = [stored(child.body, uid="other") for child in both.children]
-    assert changes(UID, (), strangers, MINE).delete == ()
+    assert changes(UID, (), strangers).delete == ()
 
 
 def test_two_models_that_want_one_name_are_told() -> None:
@@ -70,25 +67,24 @@ def test_two_models_that_want_one_name_are_told() -> None:
     first = children(a_model(a_backend(name="b-c"), name="a"))
     second = children(a_model(a_backend(name="c"), name="a-b"))
     there = [stored(child.body, uid="of a") for child in first.children]
-    found = changes("of a-b", second.children, there, {})
+    found = changes("of a-b", second.children, there)
     assert [child.name for child in found.apply] == ["a-b"]
     assert found.conflicts[0].startswith("Deployment a-b-c belongs to Model chat")
 
 
-def test_an_orphan_with_our_labels_is_taken_over_and_another_is_not() -> None:
+def test_an_orphan_is_not_taken_over() -> None:
     found = children(a_model())
     orphans = [stored(child.body) for child in found.children]
     for one in orphans:
         del one["metadata"]["ownerReferences"]
-    assert changes(UID, found.children, orphans, MINE).apply == found.children
-    assert len(changes(UID, found.children, orphans, {"registry.volcano.sh/model-uid": "x"}).conflicts) == 3
+    assert len(changes(UID, found.children, orphans).conflicts) == 3
 
 
 def test_what_is_on_its_way_out_is_waited_for() -> None:
     found = children(a_model())
     there = [stored(child.body) for child in found.children]
     there[0]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert changes(UID, found.children, there, MINE).leaving == ("Deployment chat-main",)
+    assert changes(UID, found.children, there).leaving == ("Deployment chat-main",)
 
 
 @pytest.mark.parametrize(
