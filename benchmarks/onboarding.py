@@ -182,7 +182,7 @@ async def live(out: Path) -> None:
         await cluster.create(CONFIG_MAPS, allowed(sources))
         shift = {"interval_seconds": 3, "shift_seconds": 1800}
         write_prefect_file(out / "prefect.yaml", "reconcile", shift, every=900, after=15)
-        await asyncio.to_thread(prefect.start)
+        await prefect.start()
         for manifest in before_onboarding(scenario):
             await cluster.apply(manifest)
         calls: Counter[str] = Counter()

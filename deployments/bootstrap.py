@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 
 from deployments import automations, checks, queues
+from deployments.child import ChildFailed, run_command
 from deployments.profile import POOL, PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.work_pool import OpenWorkPool, RunPods, create_work_pool
 from flows.forms import Unseen
@@ -85,24 +85,15 @@ async def deploy(client: PrefectClient, prefect_file: Path = PREFECT_FILE) -> No
     From then on the server refuses a run with a parameter that its flow does not have. Prefect's own form leaves the
     top level open, and such a run would fail at its start.
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)),
-        cwd=prefect_file.parent,
-        env=environment(WORKER_PROFILE, {"PREFECT_API_URL": str(client.api_url)}),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
     try:
-        async with asyncio.timeout(DEPLOY_TIMEOUT):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise BootstrapFailed([f"`prefect deploy` has not finished within {DEPLOY_TIMEOUT:.0f} s"]) from None
-    if process.returncode:
-        raise BootstrapFailed([f"`prefect deploy` failed with code {process.returncode}:\n{output.decode()}"])
+        await run_command(
+            *(sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)),
+            env=environment(WORKER_PROFILE, {"PREFECT_API_URL": str(client.api_url)}),
+            cwd=prefect_file.parent,
+            timeout=DEPLOY_TIMEOUT,
+        )
+    except ChildFailed as error:
+        raise BootstrapFailed([str(error)]) from None
     names = deployment_names(prefect_file)
     for deployment in await checks.read_deployments(client):
         if deployment.name in names:

@@ -1,13 +1,15 @@
-"""Long-running child processes with a log: started, watched, stopped by their ids."""
+"""Child processes: commands that run to their end, and long-running ones with a log, stopped by their ids."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -100,3 +102,38 @@ class ChildProcess(Startable):
                 (os.killpg if self.stop_group else os.kill)(self._process.pid, signal.SIGTERM)
                 self._process.wait(self.stop_grace)
         self.kill()
+
+
+async def run_command(
+    *command: str,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    timeout: float | None = None,
+) -> str:
+    """Run a command to its end, and report each line of its output; return the output. Raises ``ChildFailed``."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=env,
+        cwd=cwd,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    name, lines = f"`{shlex.join(command[:4])} ...`", list[str]()
+    try:
+        async with asyncio.timeout(timeout):
+            async for line in process.stdout:
+                lines.append(line.decode(errors="replace").rstrip())
+                say(lines[-1])
+            code = await process.wait()
+    except TimeoutError:
+        raise ChildFailed(f"{name} has not finished within {timeout:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if code:
+        raise ChildFailed("\n".join([f"{name} exited with code {code}:", *lines[-50:]]))
+    return "\n".join(lines)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,7 @@ import yaml
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.schedules import IntervalSchedule
 
-from deployments.child import ChildFailed
+from deployments.child import run_command
 from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker
@@ -49,29 +48,10 @@ class PrefectStack:
         self._prefect_file = prefect_file
         self._say = say
 
-    def start(self) -> None:
-        """Deploy once the launched server answers, and start the worker.
-
-        Raises ``ChildFailed``; nothing is left running then.
-        """
-        try:
-            self.server.wait()
-            self._say(f"Prefect server: {self.server.ui_url} (for this machine only, and everybody on it: no password)")
-            self._bootstrap()
-            self.worker.start()
-            self._say("Prefect worker: polling")
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Stop the worker and its runs, then the server; safe to call twice."""
-        try:
-            self.worker.stop()
-        finally:
-            self.server.stop()
-
-    def _bootstrap(self) -> None:
+    async def start(self) -> None:
+        """Deploy once the launched server answers, and start the worker. Raises ``ChildFailed``."""
+        await asyncio.to_thread(self.server.wait)
+        self._say(f"Prefect server: {self.server.ui_url} (for this machine only, and everybody on it: no password)")
         # A process of its own: Prefect binds its settings to the process, and the caller may be using another server.
         known = {
             "PREFECT_HOME": str(self.server.home),
@@ -79,21 +59,21 @@ class PrefectStack:
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
             "DO_NOT_TRACK": "1",
         }
+        await run_command(
+            *(sys.executable, "-m", "deployments.command", "bootstrap", "--prefect-file", str(self._prefect_file)),
+            env=environment(WORKER_PROFILE, known),
+            say=self._say,
+            timeout=BOOTSTRAP_TIMEOUT,
+        )
+        await asyncio.to_thread(self.worker.start)
+        self._say("Prefect worker: polling")
+
+    def stop(self) -> None:
+        """Stop the worker and its runs, then the server; safe to call twice."""
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "deployments.command", "bootstrap", "--prefect-file", self._prefect_file],
-                env=environment(WORKER_PROFILE, known),
-                capture_output=True,
-                text=True,
-                timeout=BOOTSTRAP_TIMEOUT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ChildFailed(f"the bootstrap has not finished within {BOOTSTRAP_TIMEOUT:.0f} s") from None
-        for line in done.stdout.splitlines():
-            self._say(line)
-        if done.returncode:
-            raise ChildFailed(f"the bootstrap of {self.server.api_url} failed:\n{done.stderr.strip()}")
+            self.worker.stop()
+        finally:
+            self.server.stop()
 
 
 @contextlib.asynccontextmanager

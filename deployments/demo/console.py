@@ -17,13 +17,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
 
-from deployments.child import ChildFailed
+from deployments.child import ChildFailed, run_command
 from deployments.profile import ROOT
 from modelyard.local.binaries.obtain import ensure, locate
 from modelyard.objects.documents import cut
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 
 class DemonstrationFailed(RuntimeError):
-    """A command failed or a wait timed out; the message names it and the last state."""
+    """A wait timed out; the message names it and the last state."""
 
 
 class Check(NamedTuple):
@@ -88,32 +89,13 @@ class DemoConsole:
             self.print(f"\n[bold green]{count} checks passed.[/]")
 
     async def run(self, *words: str) -> str:
-        """Run a command that a user could type; print it and its output. Raises ``DemonstrationFailed``."""
+        """Run a command that a user could type; print it and its output. Raises ``ChildFailed``."""
         self._print_command(words)
         program = [sys.executable, "-m", "deployments.command"]
         if words[0] != "modelyard":
             program = [str(ensure([words[0]], self.say)[words[0]])]
-        process = await asyncio.create_subprocess_exec(
-            *(*program, *words[1:]),
-            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "150"},
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        assert process.stdout is not None
-        lines: list[str] = []
-        try:
-            async for line in process.stdout:
-                lines.append(line.decode(errors="replace").rstrip())
-                self.print(lines[-1], markup=False)
-            code = await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if code:
-            raise DemonstrationFailed(f"`{shlex.join(words[:3])} ...` exited with code {code}: {' '.join(lines[-3:])}")
-        return "\n".join(lines)
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "150"}
+        return await run_command(*program, *words[1:], env=env, cwd=ROOT, say=partial(self.print, markup=False))
 
     def _print_command(self, words: Sequence[str]) -> None:
         """Print a command; options of a long one go on lines of their own."""

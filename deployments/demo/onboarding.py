@@ -88,7 +88,7 @@ def command(given: dict[str, Any]) -> list[str]:
 async def onboard_service(console: DemoConsole, scenario: Scenario, trace: Trace, out: Path, cluster: Cluster) -> Copy:
     """Onboard the service of ``SHOWN`` from a bucket; return it with its URL and variant.
 
-    Raises ``DemonstrationFailed`` when the onboarding fails.
+    Raises ``ChildFailed`` when the onboarding fails.
     """
     copy = next(copy for copy in scenario.copies if copy.service)
     accelerators = " and ".join(variant.accelerator for variant in scenario.variants)

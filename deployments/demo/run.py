@@ -138,7 +138,7 @@ async def running(
             write_prefect_file(out / "prefect.yaml", "reconcile", shift, 900, 30, {"autoscale": given})
         else:
             write_prefect_file(out / "prefect.yaml", "autoscale", given, every, UNSCHEDULED)
-        start = asyncio.create_task(asyncio.to_thread(prefect.start))
+        start = asyncio.create_task(prefect.start())
         arguments = ["-m", "modelyard.cli.main", "exporter", "--port", str(exporter_port)]
         cleanup.enter_context(ChildProcess("the exporter", arguments, env=os.environ, log=out / "exporter.log"))
         for copy in pairs:

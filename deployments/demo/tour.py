@@ -322,7 +322,7 @@ async def tour_script(out: Path, console: DemoConsole) -> AsyncIterator[Sequence
         await cluster.create(CONFIG_MAPS, allowed(sources))
         shift = {"interval_seconds": 2, "shift_seconds": 1800}
         write_prefect_file(out / "prefect.yaml", "reconcile", shift, every=900, after=15)
-        await asyncio.to_thread(prefect.start)
+        await prefect.start()
         async with open_session(connect_anew=True) as session:
             tour = Tour(console, stack, cluster, sources, session)
             for chapter in (models, services, updates, scaling, router, failures):
