@@ -134,8 +134,8 @@ async def schedule_problems(client: PrefectClient, names: set[str], timeout: flo
     while waiting:
         chosen = DeploymentFilter(id=DeploymentFilterId(any_=list(waiting)))
         runs = await client.read_flow_runs(deployment_filter=chosen, flow_run_filter=planned)
-        found = {run.deployment_id for run in runs}
-        waiting = {identity: name for identity, name in waiting.items() if identity not in found}
+        ready = {run.deployment_id for run in runs}
+        waiting = {identity: name for identity, name in waiting.items() if identity not in ready}
         if time.monotonic() > deadline:
             break
         await asyncio.sleep(0.5 if waiting else 0)

@@ -34,12 +34,12 @@ def in_pool(pool: str) -> WorkPoolFilter:
 
 async def read_all(read: Callable[..., Awaitable[list[T]]], **filters: Any) -> list[T]:
     """Return all pages of a method of the Prefect client."""
-    found: list[T] = []
+    items: list[T] = []
     while True:
-        page = await read(**filters, limit=PAGE, offset=len(found))
-        found += page
+        page = await read(**filters, limit=PAGE, offset=len(items))
+        items += page
         if len(page) < PAGE:
-            return found
+            return items
 
 
 async def read_runs(
