@@ -31,7 +31,8 @@ def part_of(plan: Plan, step: StepId) -> Plan:
     if step == REST:
         owned = {id(deed) for own in plan.steps.values() for deed in own.deeds}
         rest = _deeds(lambda name: (deed for deed in getattr(plan, name) if id(deed) not in owned))
-        return replace(plan, **rest) if owned else plan
+        # The finalizer goes when all else is done, what other steps write included.
+        return replace(plan, **rest, finalizer=plan.finalizer or None) if owned else plan
     own = plan.steps.get(step, _NO_STEP)
     part = replace(
         plan,

@@ -53,10 +53,11 @@ def test_a_step_without_deeds_writes_nothing_unless_the_memory_is_its_own() -> N
     assert part_of(keeps, A).annotations
 
 
-def test_a_step_does_not_take_the_finalizer_off() -> None:
+def test_the_finalizer_is_taken_off_when_no_step_has_anything_left_to_write() -> None:
     whole = plan(PlanStep(StepPhase.ACTIVE, delete=(child("a"),)), finalizer=False)
     assert part_of(whole, A).finalizer is None
-    assert part_of(whole, REST).finalizer is False
+    assert part_of(whole, REST).finalizer is None, "nobody would delete the child"
+    assert part_of(plan(PlanStep(StepPhase.DONE), finalizer=False), REST).finalizer is False
 
 
 @pytest.mark.parametrize(
