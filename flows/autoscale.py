@@ -36,19 +36,13 @@ class Autoscaling(Controller):
 
 
 def run_name() -> str:
-    """Whom the run watches over, and when."""
+    """Return the namespaces that the run scales, and when."""
     given = run_parameters(AutoscaleParameters)
     verb = "plan" if given.fleet.dry_run else "autoscale"
     return shift_name(f"{verb} {', '.join(given.namespaces) or 'all namespaces'}")
 
 
-@flow(
-    name="autoscale",
-    flow_run_name=run_name,
-    description="Keeps every variant and every policy binding at the size its traffic needs, for one shift.",
-    persist_result=False,
-    retries=0,
-)
+@flow(name="autoscale", flow_run_name=run_name, persist_result=False, retries=0)
 @flat(AutoscaleParameters)
 async def autoscale(parameters: AutoscaleParameters) -> State[Any]:
     """Keep every variant at the size its traffic needs, for one shift.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow
@@ -20,11 +19,10 @@ from flows.forms import flat, run_parameters
 from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters
 from flows.run_order import RunOrder, carry_out, key_named
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.story import COMPLETED, FAILED
 from modelyard.benchmarks.world import RE_RUN
 from modelyard.objects.documents import counted, cut, few, first_of
+from modelyard.reconcile.object_result import ObjectResult, ResultState
 from tasks.benchmark import (
-    BenchmarkEnd,
     compare,
     find_drift,
     fit_profile,
@@ -34,7 +32,7 @@ from tasks.benchmark import (
     request_measurements,
 )
 from tasks.claims import request_id
-from tasks.steps import cut_short, open_run, run_lifecycle
+from tasks.steps import conclude, open_run, run_lifecycle
 
 FIT_BUDGET = 600
 """Seconds after which a run of ``refit-profiles`` fits no more profiles of a namespace."""
@@ -45,13 +43,7 @@ def run_name() -> str:
     return f"benchmark {run_parameters(BenchmarkParameters).named}"
 
 
-@flow(
-    name="benchmark",
-    flow_run_name=run_name,
-    description="Measures what a BenchmarkJob asks for, a run after the other, and tells what came of it.",
-    persist_result=False,
-    retries=0,
-)
+@flow(name="benchmark", flow_run_name=run_name, persist_result=False, retries=0)
 @flat(BenchmarkParameters)
 async def benchmark(parameters: BenchmarkParameters) -> State[Any]:
     """Claim the BenchmarkJob, measure its runs one after the other, report, compare.
@@ -67,33 +59,22 @@ async def benchmark(parameters: BenchmarkParameters) -> State[Any]:
         before = await read_baseline(ref, baseline) if gate else None
         marks = {RE_RUN: request_id(ref, order.attempt)} if order.by_hand and parameters.re_run else {}
         acted = await carry_out(order, marks)
-        ends = await report(ref, order.keys)
-        measured = ends[0].state == COMPLETED
-        problems = await compare(ref, first, before, gate) if before is not None and measured else []
-    return cut_short(acted) or _final(ends, order.stays, problems)
-
-
-def _final(ends: list[BenchmarkEnd], waits: bool, problems: Sequence[str] = ()) -> State[Any]:
-    """*Failed* with the reason of the first BenchmarkJob that has failed; one that is gone needs nothing."""
-    if problems:
-        return Failed(message="; ".join(few(problems, 5)))
-    for one in ends:
-        if one.state == FAILED or (waits and one.state != COMPLETED):
-            return Failed(message=f"{one.key} is {one.state}: {one.message}")
-    said = [f"{one.key} is {one.state}: {one.message}" for one in ends if one.state != "Gone"]
-    return Completed(message="; ".join(few(said, 5)) or "nothing is left to do")
+        results = await report(ref, order.keys)
+        if before is not None and results[0].state is ResultState.DONE:
+            tripped = await compare(ref, first, before, gate)
+            results = [ObjectResult(ResultState.FAILED, text) for text in tripped] or results
+    return conclude(acted, results, order.stays)
 
 
 @flow(
     name="re-run-benchmarks",
     flow_run_name=lambda: f"measure {first_of(run_parameters(ReRunParameters).jobs)} again",
-    description="Measures a list of BenchmarkJobs again, for a schedule.",
     persist_result=False,
     retries=0,
 )
 @flat(ReRunParameters)
 async def re_run_benchmarks(parameters: ReRunParameters) -> State[Any]:
-    """Claim the BenchmarkJobs, measure their runs, report. Those of one service take turns.
+    """Claim a list of BenchmarkJobs, measure their runs again, report. Those of one service take turns.
 
     One that another run works on is left to that run, which measures it again. *Failed* names missing and failed ones.
     """
@@ -101,21 +82,15 @@ async def re_run_benchmarks(parameters: ReRunParameters) -> State[Any]:
     ref, text = order.ref, request_id(order.ref, order.attempt)
     async with open_run(ref, f"Measurement of {counted(len(parameters.jobs), 'BenchmarkJob')}"):
         jobs = list(map(key_named, parameters.jobs))
-        requested = await request_measurements(ref, counted(len(jobs), "BenchmarkJob"), jobs, text)
-        acted = await run_lifecycle(ref, requested.claimed, order.seconds, order.stays)
-        ends = await report(ref, requested.claimed)
-    if requested.missing:
-        return Failed(message=f"there is no BenchmarkJob {', '.join(few(list(map(str, requested.missing)), 5))}")
-    return cut_short(acted) or _final(ends, waits=parameters.wait)
+        claimed, missing = await request_measurements(ref, counted(len(jobs), "BenchmarkJob"), jobs, text)
+        acted = await run_lifecycle(ref, claimed, order.seconds, order.stays)
+        results = await report(ref, claimed)
+    if missing:
+        return Failed(message=f"there is no BenchmarkJob {', '.join(few(list(map(str, missing)), 5))}")
+    return conclude(acted, results, parameters.wait)
 
 
-@flow(
-    name="refit-profiles",
-    flow_run_name="refit profiles",
-    description="Measures again where live latencies have left a profile, and fits the profile to what that finds.",
-    persist_result=False,
-    retries=0,
-)
+@flow(name="refit-profiles", flow_run_name="refit profiles", persist_result=False, retries=0)
 @flat(RefitParameters)
 async def refit_profiles(parameters: RefitParameters) -> State[Any]:
     """Find profiles that do not hold, measure their BenchmarkJobs, fit each profile. *Failed* names what did not work.

@@ -9,15 +9,16 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Failed
+from prefect.states import Failed
 from pydantic import Field
 
 from flows.forms import flat, run_parameters
 from flows.parameters import LifecycleParameters
 from flows.run_order import RunOrder, carry_out
 from modelyard.objects.documents import counted
+from modelyard.reconcile.object_result import ObjectResult, ResultState
 from tasks.registry import REGISTRY
-from tasks.steps import cut_short, open_run
+from tasks.steps import conclude, open_run
 
 
 class CarryOutParameters(LifecycleParameters):
@@ -32,13 +33,7 @@ def run_name() -> str:
     return f"{given.lifecycle} {given.named}"
 
 
-@flow(
-    name="carry-out",
-    flow_run_name=run_name,
-    description="Carries out the steps of a registered lifecycle for its objects.",
-    persist_result=False,
-    retries=0,
-)
+@flow(name="carry-out", flow_run_name=run_name, persist_result=False, retries=0)
 @flat(CarryOutParameters)
 async def carry_out_objects(parameters: CarryOutParameters) -> State[Any]:
     """Claim the objects, and run each of their steps as a task until nothing is left to write or to wait for."""
@@ -47,4 +42,5 @@ async def carry_out_objects(parameters: CarryOutParameters) -> State[Any]:
     order = RunOrder.of(parameters, parameters.lifecycle)
     async with open_run(order.ref, f"{parameters.lifecycle} {parameters.named}"):
         acted = await carry_out(order)
-    return cut_short(acted) or Completed(message=f"{counted(len(acted.steps), 'step')} carried out")
+    done = ObjectResult(ResultState.DONE, f"{counted(len(acted.steps), 'step')} carried out")
+    return conclude(acted, [done], order.stays)

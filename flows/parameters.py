@@ -29,6 +29,15 @@ from modelyard.routing.rolling import RouteRollOut
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 OBJECT = r"^[^/]+/[^/]+$"
 
+HOME = "workload-variant-autoscaler-system"
+"""Namespace of the controller, where it is not said otherwise."""
+
+Namespace = Annotated[str, Field(max_length=63, pattern=NAME)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
+Timeout = Annotated[
+    float,
+    Field(gt=0, le=7 * 86_400, description="with wait: time limit in seconds, after which the run ends Failed"),
+]
 LeaseName = Annotated[
     str,
     Field(
@@ -67,9 +76,7 @@ class ShiftSettings(BaseModel):
         description="a scheduled run that starts this many seconds late is skipped; unset: when its shift is over",
     )
     lease_name: LeaseName
-    lease_namespace: str | None = Field(
-        None, max_length=63, pattern=NAME, description="namespace of the Lease; unset: the controller's own"
-    )
+    lease_namespace: Namespace | None = Field(None, description="namespace of the Lease; unset: the controller's own")
     table_every_ticks: int = Field(
         20, ge=1, le=10_000, description="update the decision table at least every so many ticks, changed or not"
     )
@@ -114,9 +121,7 @@ class ReconcileParameters(ShiftSettings):
     )
     shift_seconds: ShiftSeconds = 1800
     lease_name: LeaseName = "modelyard-reconcile"
-    lease_namespace: str = Field(
-        "workload-variant-autoscaler-system", max_length=63, pattern=NAME, description="namespace of the Lease"
-    )
+    lease_namespace: Namespace = Field(HOME, description="namespace of the Lease")
     namespaces: list[str] = Field(default_factory=list, description="only these namespaces; empty: all")
 
 
@@ -143,22 +148,15 @@ class RunParameters(BaseModel):
     wait: bool = Field(
         True, description="stay until the work is done, up to the time limit; unset: do what can be done now, and end"
     )
-    timeout_seconds: float = Field(
-        12 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit in seconds, after which the run ends Failed"
-    )
-    controller_namespace: str = Field(
-        "workload-variant-autoscaler-system",
-        max_length=63,
-        pattern=NAME,
-        description="namespace of Modelyard's own ConfigMaps and Jobs",
-    )
+    timeout_seconds: Timeout = 12 * 3600
+    controller_namespace: Namespace = Field(HOME, description="namespace of Modelyard's own ConfigMaps and Jobs")
 
 
 class LifecycleParameters(RunParameters):
     """The object that a run works on: named by a person, or by the claim under which ``reconcile`` starts the run."""
 
-    name: str = Field(min_length=1, max_length=253, description="name of the object")
-    namespace: str = Field("default", max_length=63, pattern=NAME, description="namespace of the object")
+    name: ObjectName = Field(description="name of the object")
+    namespace: Namespace = Field("default", description="namespace of the object")
     run: Annotated[str, Unseen()] = Field(
         "", max_length=512, description="set by reconcile: the claim under which the run works"
     )
@@ -175,11 +173,7 @@ class LifecycleParameters(RunParameters):
 class DeliverParameters(LifecycleParameters):
     """The model to deliver: by its name, or a URI under a new name."""
 
-    name: str = Field(
-        min_length=1,
-        max_length=253,
-        description="name of the model to deliver, for example llama-8b (with uri: a new one)",
-    )
+    name: ObjectName = Field(description="name of the model to deliver, for example llama-8b (with uri: a new one)")
     namespace: str = Field("", max_length=63, description="namespace of a BaseModel; empty: a cluster-scoped model")
     uri: str | None = Field(
         None,
@@ -200,9 +194,7 @@ class DeliverParameters(LifecycleParameters):
     kind: Literal["ClusterBaseModel", "BaseModel", "FineTunedWeight"] = Field(
         "ClusterBaseModel", description="kind of the model; with a namespace it is a BaseModel"
     )
-    timeout_seconds: float = Field(
-        6 * 3600, gt=0, le=7 * 86_400, description="with wait: time limit in seconds, after which the run ends Failed"
-    )
+    timeout_seconds: Timeout = 6 * 3600
 
     @model_validator(mode="after")
     def _what_is_named(self) -> Self:
@@ -214,7 +206,7 @@ class DeliverParameters(LifecycleParameters):
 class RollOutParameters(LifecycleParameters):
     """The service or route to roll out, and whether to wait for it."""
 
-    name: str = Field(min_length=1, max_length=253, description="name of the service or route, for example chat")
+    name: ObjectName = Field(description="name of the service or route, for example chat")
     kind: Literal["InferenceService", "Model", "ModelRoute"] = Field(
         "InferenceService", description="kind of the object"
     )
@@ -223,9 +215,7 @@ class RollOutParameters(LifecycleParameters):
         description="of a ModelRoute: the ModelServer that receives its requests, and the steps; unset: its annotation",
     )
     dry_run: bool = Field(False, description="of a ModelRoute: only check, and show the weights of each step")
-    timeout_seconds: float = Field(
-        3600, gt=0, le=7 * 86_400, description="with wait: time limit in seconds, after which the run ends Failed"
-    )
+    timeout_seconds: Timeout = 3600
 
     @model_validator(mode="after")
     def _what_is_of_routes(self) -> Self:
@@ -237,7 +227,7 @@ class RollOutParameters(LifecycleParameters):
 class BenchmarkParameters(LifecycleParameters):
     """The BenchmarkJob to measure, and whether to wait for it."""
 
-    name: str = Field(min_length=1, max_length=253, description="name of the BenchmarkJob, for example nightly")
+    name: ObjectName = Field(description="name of the BenchmarkJob, for example nightly")
     re_run: bool = Field(False, description="measure again what has been measured already")
     fail_if: list[str] = Field(
         default_factory=list,
@@ -297,11 +287,7 @@ class OnboardParameters(OnboardFields, RunParameters):
         return self
 
 
-class ScheduledParameters(RunParameters):
-    """The parameters of a run that chooses its objects itself, usually on a schedule."""
-
-
-class ReRunParameters(ScheduledParameters):
+class ReRunParameters(RunParameters):
     """The BenchmarkJobs to measure again."""
 
     jobs: list[Annotated[str, Field(max_length=320, pattern=OBJECT)]] = Field(
@@ -309,7 +295,7 @@ class ReRunParameters(ScheduledParameters):
     )
 
 
-class RefitParameters(ScheduledParameters):
+class RefitParameters(RunParameters):
     """The profiles to check."""
 
     namespaces: list[str] = Field(
@@ -322,7 +308,7 @@ class RefitParameters(ScheduledParameters):
     )
 
 
-class VerifyParameters(ScheduledParameters):
+class VerifyParameters(RunParameters):
     """The models whose files to check."""
 
     namespaces: list[str] = Field(

@@ -16,13 +16,14 @@ from flows.forms import flat, run_parameters
 from flows.parameters import ReconcileParameters
 from flows.shift import Turn, run_shift, shift_name, table_key
 from modelyard.objects.documents import first_of
+from modelyard.reconcile.dispatch import KnownRuns
 from modelyard.reconcile.plan import Lifecycle
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.report import TickReport
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.name_records import NameRecords
 from modelyard.workloads.runtime_status import RUNTIME_STATUSES
-from tasks.reconcile import Pass, Runs, RunsUnknown, awaiting, due, look_up, start_runs, update_statuses
+from tasks.reconcile import Pass, RunsUnknown, look_up, start_runs, update_statuses
 from tasks.registry import acting_lifecycles
 from tasks.stage import share
 
@@ -47,10 +48,10 @@ class Reconciling(Reconciler):
     async def tick(self, turn: Turn) -> TickReport:
         """Write statuses and what needs no run, then start runs: a task run for each, none where there is nothing."""
         plans = await self.look()
-        runs: Runs | None = None
+        runs: KnownRuns | None = None
         try:
             runs = await look_up(self, plans)
-            plans = awaiting(self, plans, runs)
+            plans = self.awaiting(plans, runs)
         except RunsUnknown as error:
             get_run_logger().warning("Starting no runs until the next tick: %s", error)
         this = Pass(self, [plan for some in plans.values() for plan in some], None if runs is None else runs.fates)
@@ -61,7 +62,7 @@ class Reconciling(Reconciler):
                 plans = await self.look()  # a claim is conditional on the object as it is now
             if runs is not None:
                 with suppress(RunsUnknown):
-                    starts = due(self, plans, await look_up(self, plans, runs)).starts
+                    starts = self.due(plans, await look_up(self, plans, runs)).starts
                     if starts:
                         subjects = sorted(str(subject.ref) for start in starts for subject, _ in start.claims)
                         await turn.run(start_runs, first_of(subjects), list(starts))
@@ -69,17 +70,11 @@ class Reconciling(Reconciler):
 
 
 def run_name() -> str:
-    """Whose statuses the run tells, and when."""
+    """Return the namespaces that the run looks at, and when."""
     return shift_name(f"reconcile {', '.join(run_parameters(ReconcileParameters).namespaces) or 'all namespaces'}")
 
 
-@flow(
-    name="reconcile",
-    flow_run_name=run_name,
-    description="Keeps statuses current and starts flow runs for pending work, for one shift.",
-    persist_result=False,
-    retries=0,
-)
+@flow(name="reconcile", flow_run_name=run_name, persist_result=False, retries=0)
 @flat(ReconcileParameters)
 async def reconcile(parameters: ReconcileParameters) -> State[Any]:
     """Keep statuses current and start flow runs for pending work, for one shift.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from prefect.runtime import flow_run
 
-from flows.parameters import LifecycleParameters, ScheduledParameters
+from flows.parameters import LifecycleParameters, RunParameters
 from modelyard.objects import Key
 from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.reconcile.run_view import Acted
@@ -46,7 +46,7 @@ class RunOrder(NamedTuple):
         return cls(ref, keys, by_hand, stays, seconds, flow_run.run_count or 1)
 
     @classmethod
-    def scheduled(cls, lifecycle: str, parameters: ScheduledParameters) -> RunOrder:
+    def scheduled(cls, lifecycle: str, parameters: RunParameters) -> RunOrder:
         """Return the order of the current flow run, which chooses its objects itself."""
         ref = RunRef(lifecycle, parameters.controller_namespace, f"{BY_ID}{flow_run.id}")
         seconds = parameters.timeout_seconds if parameters.wait else 0.0

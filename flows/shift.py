@@ -7,25 +7,24 @@ gives it up a little early, so that the next run, already started and waiting fo
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, Protocol, TypeVar
-from uuid import UUID
 
 from prefect import Task, get_run_logger
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.forms import run_parameters
 from flows.parameters import ShiftSettings
+from modelyard.cluster import Lease
 from modelyard.reconcile.cadence import Cadence, Slot, shift_cadence
-from modelyard.reconcile.report import TickReport
+from modelyard.reconcile.report import ShiftReport, TickReport
 from tasks.journal import Journal
 
 RELEASE_TIMEOUT = 5.0
@@ -40,48 +39,8 @@ CLOCKS_DIFFER = 60.0
 DEAD_AFTER = 20.0
 """Seconds after which whoever holds the Lease and was not seen to renew it has lost it."""
 
-Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class LeaseHandle(Protocol):
-    """A renewable claim to be the one writer."""
-
-    @property
-    def held(self) -> bool:
-        """Whether the claim is good at this very moment."""
-
-    @property
-    def rival(self) -> str:
-        """Who else has it and is known to be alive; ``""`` for nobody."""
-
-    async def acquire(self, timeout: float) -> bool:
-        """Try for up to ``timeout`` seconds; renewed in the background from then on."""
-
-    async def release(self) -> None:
-        """Give the claim up at once, so that a successor need not wait for it to expire."""
-
-    def standby(self) -> LeaseHandle:
-        """Return the claim to be the standby while this one is waited for; not yet acquired."""
-
-
-class NoLease:
-    """For a dry run, which writes nothing and so must neither wait for a writer nor keep one out."""
-
-    held = True
-    rival = ""
-
-    async def acquire(self, timeout: float) -> bool:
-        """Granted."""
-        return True
-
-    async def release(self) -> None:
-        """Nothing to give up."""
-
-    def standby(self) -> NoLease:
-        """Return itself: nobody waits for it."""
-        return self
 
 
 class LeaseLost(Exception):
@@ -91,11 +50,11 @@ class LeaseLost(Exception):
 class Turn:
     """One tick's turn: its number on the grid, until when it has time, and the stage it is at."""
 
-    def __init__(self, number: int, until: float, lease: LeaseHandle) -> None:
+    def __init__(self, number: int, until: float, may_write: Callable[[], bool]) -> None:
         self.number = number
         self.until = until
         self.stage = ""
-        self._lease = lease
+        self._may_write = may_write
 
     async def run(self, task: Task[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a task as the tick's next stage. Raises ``LeaseLost`` when there is nothing to run it for any more."""
@@ -104,7 +63,7 @@ class Turn:
     async def call(self, stage: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a stage that is worth no task run. Raises ``LeaseLost`` like ``run``."""
         self.stage = stage
-        if not self._lease.held:
+        if not self._may_write():
             raise LeaseLost
         return await function(*args, **kwargs)
 
@@ -112,7 +71,7 @@ class Turn:
 class BatchLifecycle(Protocol):
     """What a shift runs: everything of its kinds at once, tick by tick, over connections that stay open."""
 
-    def lease(self, name: str, namespace: str | None = None, token: str = "") -> LeaseHandle:
+    def lease(self, name: str, namespace: str | None = None, token: str = "") -> Lease:
         """The Lease of this name, to be held with this token; not yet acquired.
 
         Once asked for, nothing is written unless it is held.
@@ -129,35 +88,6 @@ Opener = Callable[[], AbstractAsyncContextManager[BatchLifecycle]]
 """Makes the lifecycle that a shift opens; called again if it cannot be opened."""
 
 
-@dataclass
-class ShiftReport:
-    """What became of a shift. ``interrupted`` ticks lost the Lease half-way; ``skipped`` instants were missed."""
-
-    ticks: int = 0
-    failed: int = 0
-    interrupted: int = 0
-    skipped: int = 0
-    changes: int = 0
-    last_error: str = ""
-    obstacle: str = ""
-    """Why the shift could not even begin to tick, if so."""
-    rival: str = ""
-    """Who was known to be alive and to hold the Lease when this one last asked for it."""
-    failures: dict[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        text = f"{self.ticks} ticks, {self.failed} failed, {self.changes} scaled"
-        if self.skipped:
-            text += f", {self.skipped} skipped because they were late"
-        if self.interrupted:
-            text += f", {self.interrupted} given up because the lease was lost"
-        if self.failures:
-            text += " (" + ", ".join(f"{stage}: {count}" for stage, count in sorted(self.failures.items())) + ")"
-        if self.last_error:
-            text += f"; last error: {self.last_error}"
-        return text
-
-
 class Shift:
     """One run of a lifecycle from ``late_by`` seconds after its scheduled start to its early end."""
 
@@ -167,20 +97,19 @@ class Shift:
         opener: Opener,
         *,
         table: str,
-        log: Log,
         writes: bool = True,
         late_by: float = 0.0,
-        run: UUID | None = None,
+        token: str = "",
     ) -> None:
         self.settings = settings
         self.report = ShiftReport()
         self._opener = opener
         self._writes = writes
-        self._log = log
+        self._log = get_run_logger()
         self._late_by = late_by
-        self._token = run.hex if run else ""
-        self._journal = Journal(table, settings.table_every_ticks, log)
-        self._lease: LeaseHandle = NoLease()
+        self._token = token
+        self._journal = Journal(table, settings.table_every_ticks, self._log)
+        self._lease: Lease | None = None
         self._said: set[str] = set()
         self._woken_before = -1
 
@@ -204,33 +133,31 @@ class Shift:
                 return self.report
             if self._writes:
                 self._lease = lifecycle.lease(s.lease_name, s.lease_namespace, self._token)
-            stack.push_async_callback(self._release, self._lease)
+                stack.push_async_callback(self._release, self._lease)
             await self._tick_until(lifecycle, cadence, deadline)
         return self.report
+
+    def _may_write(self) -> bool:
+        """Return whether this is the writer now; a dry run writes nothing, and neither waits nor keeps others out."""
+        return self._lease is None or self._lease.held
 
     async def _tick_until(self, lifecycle: BatchLifecycle, cadence: Cadence, deadline: float) -> None:
         last = -1
         while True:
-            waited = not self._lease.held
-            if waited and not await self._wait_for_lease(deadline):
+            waited = not self._may_write()
+            if waited and self._lease is not None and not await self._wait_for_lease(self._lease, deadline):
                 return
-            if not self.settings.shift_seconds and last < 0:
-                slot: Slot | None = Slot(0, time.monotonic())
-            else:
-                slot = cadence.next(time.monotonic(), last)
+            is_only_one = not self.settings.shift_seconds and last < 0
+            slot = Slot(0, time.monotonic()) if is_only_one else cadence.next(time.monotonic(), last)
             if slot is None:
                 return
             if not waited:
                 self.report.skipped += slot.number - last - 1
-            if await self._woken(lifecycle, slot):
-                # Between two ticks of the grid, and the grid stays as it is.
-                last = slot.number - 1
-                if self._lease.held:
-                    await self._tick(lifecycle, slot.number, slot.instant)
-                continue
-            last = slot.number
-            if self._lease.held:
-                await self._tick(lifecycle, slot.number, slot.instant + self.settings.interval_seconds)
+            woken = await self._woken(lifecycle, slot)
+            # A tick for an edit is between two of the grid, and the grid stays as it is.
+            last = slot.number - 1 if woken else slot.number
+            until = slot.instant + (0 if woken else self.settings.interval_seconds)
+            await self._tick(lifecycle, slot.number, until)
 
     async def _woken(self, lifecycle: BatchLifecycle, slot: Slot) -> bool:
         """Sleep until the slot's instant; True when an edit ended the sleep early.
@@ -252,31 +179,31 @@ class Shift:
         return False
 
     async def _tick(self, lifecycle: BatchLifecycle, number: int, until: float) -> None:
-        """One tick; what it raises is logged and counted, and the next tick is the retry."""
-        turn, told = Turn(number, until, self._lease), self.report
-        told.ticks += 1
+        """One tick of the writer; what it raises is logged and counted, and the next tick is the retry."""
+        if not self._may_write():
+            return
+        turn, shift = Turn(number, until, self._may_write), self.report
+        shift.ticks += 1
         try:
             report = await lifecycle.tick(turn)
         except Exception as error:
             stage = turn.stage or "tick"
-            if isinstance(error, LeaseLost) or not self._lease.held:
-                told.interrupted += 1
+            if isinstance(error, LeaseLost) or not self._may_write():
+                shift.interrupted += 1
                 self._log.warning("Tick %d: the lease was lost before %s was done; writing stops", number, stage)
             else:
-                told.failed += 1
-                told.failures[stage] = told.failures.get(stage, 0) + 1
-                told.last_error = f"{stage}: {type(error).__name__}: {error}"
+                shift.failed += 1
+                shift.failures[stage] = shift.failures.get(stage, 0) + 1
+                shift.last_error = f"{stage}: {type(error).__name__}: {error}"
                 # The traceback is in the task run's own log.
-                self._log.error("Tick %d failed: %s", number, told.last_error)
+                self._log.error("Tick %d failed: %s", number, shift.last_error)
             return
         for change in report.changes:
             self._log.info("Tick %d: %s %s → %s", number, change.about, change.before, change.after)
-        if not self._writes:
-            for row in report.rows:
-                self._log.info(
-                    "Tick %d: %s", number, "; ".join(f"{name} {value}" for name, value in list(row.items())[:3])
-                )
-        told.changes += len(report.changes)
+        for row in () if self._writes else report.rows:
+            text = "; ".join(f"{name} {value}" for name, value in list(row.items())[:3])
+            self._log.info("Tick %d: %s", number, text)
+        shift.changes += len(report.changes)
         self._journal.record(number, report)
 
     async def _open(self, stack: AsyncExitStack, deadline: float) -> BatchLifecycle | None:
@@ -289,22 +216,21 @@ class Shift:
             if not await self._pause(deadline):
                 return None
 
-    async def _wait_for_lease(self, deadline: float) -> bool:
+    async def _wait_for_lease(self, lease: Lease, deadline: float) -> bool:
         """Hot standby: True once the Lease is ours, False when the shift is over first.
 
         Meanwhile the shift renews the Lease of the standby, by which supervision sees that it lives.
         """
-        standby = asyncio.create_task(self._stand_by()) if self.settings.shift_seconds else None
+        standby = asyncio.create_task(self._stand_by(lease.standby())) if self.settings.shift_seconds else None
         try:
-            return await self._contend(deadline)
+            return await self._contend(lease, deadline)
         finally:
             if standby is not None:
                 standby.cancel()
                 await asyncio.gather(standby, return_exceptions=True)
 
-    async def _stand_by(self) -> None:
+    async def _stand_by(self, lease: Lease) -> None:
         await asyncio.sleep(STANDBY_AFTER)
-        lease = self._lease.standby()
         try:
             while True:
                 with suppress(Exception):  # it is tried again, and no standby is better than no writer
@@ -314,7 +240,7 @@ class Shift:
         finally:
             await self._release(lease)
 
-    async def _contend(self, deadline: float) -> bool:
+    async def _contend(self, lease: Lease, deadline: float) -> bool:
         s = self.settings
         name, patience = s.lease_name, max(1.0, s.interval_seconds)
         self._log.info("Waiting for the lease %s", name)
@@ -327,7 +253,7 @@ class Shift:
             try:
                 # The outer limit is a safety net: acquire keeps to its own.
                 async with asyncio.timeout(min(left, patience) + RETRY_PAUSE):
-                    if await self._lease.acquire(min(left, patience)):
+                    if await lease.acquire(min(left, patience)):
                         self._log.info("Holding the lease %s", name)
                         self.report.obstacle = ""
                         return True
@@ -335,7 +261,7 @@ class Shift:
             except Exception as error:
                 self._complain(f"the lease {name} cannot be asked for", error)
                 await self._pause(deadline)
-            self.report.rival = self._lease.rival
+            self.report.rival = lease.rival
 
     async def _pause(self, deadline: float) -> bool:
         """Sleep before another try; False when there is no time for one."""
@@ -350,7 +276,7 @@ class Shift:
             self._said.add(what)
             self._log.error("%s; trying again until the shift ends", self.report.obstacle)
 
-    async def _release(self, lease: LeaseHandle) -> None:
+    async def _release(self, lease: Lease) -> None:
         # Also runs while the process is being told to stop, so it must not take long.
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT):
@@ -370,20 +296,20 @@ async def run_shift(settings: ShiftSettings, opener: Opener, *, table: str, writ
 
     ``table`` is the key of its table in Prefect. One that does not write (``writes``) needs no Lease.
     """
-    run = _this_run()
+    context = FlowRunContext.get()
+    run = context.flow_run if context else None
     late_by = seconds_late(run, datetime.now(UTC))
     if settings.is_stale(late_by):
         return Completed(name="Skipped", message=f"{late_by:.0f} s late: its moment has passed, a newer run is due")
-    on_schedule = late_by if is_on_schedule(run) else 0.0
-    identity = run.id if run else None
-    shift = Shift(settings, opener, table=table, log=get_run_logger(), writes=writes, late_by=on_schedule, run=identity)
+    on_schedule, token = late_by if is_on_schedule(run) else 0.0, run.id.hex if run else ""
+    shift = Shift(settings, opener, table=table, writes=writes, late_by=on_schedule, token=token)
     return final_state(await shift.run())
 
 
 def shift_name(what: str) -> str:
     """What a shift's run is called: ``what`` it does, for how long, and from when."""
-    seconds, run = run_parameters(ShiftSettings).shift_seconds, _this_run()
-    start = (run and run.expected_start_time) or datetime.now(UTC)
+    seconds = run_parameters(ShiftSettings).shift_seconds
+    start = flow_run.scheduled_start_time or datetime.now(UTC)
     length = f"{seconds:g} s from" if seconds else "one tick at"
     return f"{what}, {length} {start:%Y-%m-%d %H:%M:%S} UTC"
 
@@ -423,8 +349,3 @@ def seconds_late(run: FlowRun | None, now: datetime) -> float:
 def is_on_schedule(run: FlowRun | None) -> bool:
     """Whether the run's shift belongs to the schedule, and so begins and ends with it."""
     return run is not None and run.auto_scheduled
-
-
-def _this_run() -> FlowRun | None:
-    context = FlowRunContext.get()
-    return context.flow_run if context else None

@@ -39,7 +39,6 @@ class Tick:
 @task(
     name="collect",
     task_run_name="collect at {at:%H:%M:%S}",
-    description="Read everything a decision rests on from Kubernetes and Prometheus.",
     timeout_seconds=60,
     retries=len(BACK_OFF),
     retry_delay_seconds=list(BACK_OFF),
@@ -47,38 +46,30 @@ class Tick:
     **STAGE,
 )
 async def collect(at: datetime, until: float) -> None:
-    """Read a constant number of queries and lists, whatever the size of the fleet.
+    """Read everything a decision rests on from Kubernetes and Prometheus.
 
-    It is retried while the retry can end before ``until``, a reading of the monotonic clock.
+    That is a constant number of queries and lists, whatever the size of the fleet. It is retried while the retry can
+    end before ``until``, a reading of the monotonic clock.
     """
     tick = shared(Tick)
     tick.fleet = await tick.controller.collect()
 
 
-@task(
-    name="decide",
-    task_run_name="decide at {at:%H:%M:%S}",
-    description="Decide for every variant and every binding, and log each change of a workload with its reason.",
-    timeout_seconds=30,
-    **STAGE,
-)
+@task(name="decide", task_run_name="decide at {at:%H:%M:%S}", timeout_seconds=30, **STAGE)
 async def decide(at: datetime) -> list[str]:
-    """Return a sentence for each workload whose size is to change."""
+    """Decide for every variant and every binding; log each change of a workload with its reason, and return them."""
     changes = [describe(record) for record in (await shared(Tick).decide()).changes]
     for change in changes:
         get_run_logger().info("%s", change)
     return changes
 
 
-@task(
-    name="actuate",
-    task_run_name="actuate at {at:%H:%M:%S}",
-    description="Write the decisions to the statuses, scale the workloads that are ours to scale, and send Events.",
-    timeout_seconds=60,
-    **STAGE,
-)
+@task(name="actuate", task_run_name="actuate at {at:%H:%M:%S}", timeout_seconds=60, **STAGE)
 async def actuate(at: datetime) -> None:
-    """Write what was decided, and leave the report in the tick."""
+    """Write the decisions to the statuses, scale the workloads that are ours to scale, and send Events.
+
+    The report is left in the tick.
+    """
     tick = shared(Tick)
     decision = await tick.decide()
     assert tick.fleet is not None

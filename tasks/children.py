@@ -29,9 +29,8 @@ from modelyard.cluster import Cluster
 from modelyard.objects import ResourceType
 from modelyard.reconcile.dispatch import Claim, child_claim, is_own_key
 from modelyard.reconcile.plan import CLAIM, Subject
-from modelyard.reconcile.run_limits import RUNS
 from tasks.reconcile import BY_HAND, BY_ID, CHILD_RETRIES
-from tasks.run_load import CALL_TIMEOUT
+from tasks.run_load import CALL_TIMEOUT, create_run
 
 EVERY = 2.0
 """Seconds between two looks at a child's state."""
@@ -163,24 +162,11 @@ async def _start(client: PrefectClient, child: ChildKind, subject: Subject, key:
         deployment = await client.read_deployment_by_name(child.deployment)
     except ObjectNotFound:
         return f"deployment {child.deployment} not found; run `modelyard bootstrap`"
-    name = str(subject.ref)
     parents: dict[str, list[TaskRunResult | FlowRunResult | Parameter | Constant]]
     parents = {"__parents__": [TaskRunResult(id=UUID(task_run.id))]}
     stands_for = await client.create_task_run(
-        child_run, UUID(flow_run.id), key, name=name, state=Pending(), task_inputs=parents
+        child_run, UUID(flow_run.id), key, name=str(subject.ref), state=Pending(), task_inputs=parents
     )
-    await client.create_flow_run_from_deployment(
-        deployment.id,
-        parameters={
-            **child.parameters,
-            "name": subject.key.name,
-            "run": key,
-            "objects": [f"{subject.key.namespace}/{subject.key.name}"],
-            "controller_namespace": home,
-        },
-        idempotency_key=key,
-        parent_task_run_id=stands_for.id,
-        name=name,
-        work_queue_name=RUNS if deployment.work_pool_name else None,
-    )
+    given = {**child.parameters, "controller_namespace": home}
+    await create_run(client, deployment, key, [subject], given, stands_for.id)
     return ""

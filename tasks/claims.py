@@ -7,7 +7,6 @@ to the run that works on it, which sees the request and carries it out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.client.orchestration import get_client
@@ -19,7 +18,7 @@ from modelyard.reconcile.fence import take
 from modelyard.reconcile.plan import CLAIM
 from tasks.reconcile import read_fates
 from tasks.registry import REGISTRY
-from tasks.stage import RETRIED
+from tasks.stage import BRIEF
 from tasks.steps import OpenRun, RunRef, open_run
 
 
@@ -27,18 +26,7 @@ class NoSuchObject(ValueError):
     """No object has this name; the message names it."""
 
 
-def _claim_name(parameters: dict[str, Any]) -> str:
-    key: Key = parameters["key"]
-    return f"claim {key if key.namespace else key.name}"
-
-
-@task(
-    name="claim",
-    task_run_name=_claim_name,  # type: ignore[arg-type]  # Prefect calls it with the parameters
-    description="Find the object, let this run work on it, and request another attempt at what has failed.",
-    timeout_seconds=120,
-    **RETRIED,
-)
+@task(name="claim", task_run_name="claim {key.label}", **BRIEF)
 async def claim(ref: RunRef, key: Key, attempt: int, marks: Mapping[str, str | None] | None = None) -> None:
     """Give the run the right to work on the object; ``marks`` are annotations that request something of it.
 
@@ -46,11 +34,9 @@ async def claim(ref: RunRef, key: Key, attempt: int, marks: Mapping[str, str | N
     """
     async with open_run(ref) as run:
         kind = run.view.lifecycle.about
-        try:
-            current = await run.view.cluster.get(kind, key.name, key.namespace or None)
-        except NotFound:
+        if (current := await run.read(key)) is None:
             where = f"in namespace {key.namespace}" if key.namespace else "at cluster scope"
-            raise NoSuchObject(f"there is no {kind.kind} {key.name} {where}") from None
+            raise NoSuchObject(f"there is no {kind.kind} {key.name} {where}")
         await take(run.view.cluster, current, kind, ref.run, {**retry_marks(ref, current, attempt), **(marks or {})})
 
 

@@ -3,57 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from prefect import get_run_logger, task
-from prefect.artifacts import TableArtifact
 
-from modelyard.models.requests import ModelState, read_state, request_model
-from modelyard.models.transfers import NodeOutcome, node_outcome
+from modelyard.models.requests import read_state, request_model
+from modelyard.models.transfers import node_outcome, received
 from modelyard.models.world import VERIFY
 from modelyard.objects import Key
+from modelyard.reconcile.object_result import ObjectResult
 from modelyard.reconcile.plan import StepId
 from modelyard.reconcile.status import timestamp
 from tasks.claims import claim_free
-from tasks.journal import cells, show
-from tasks.stage import RETRIED, STAGE
+from tasks.journal import show_table
+from tasks.stage import BRIEF, REPORT
 from tasks.steps import RunRef, open_run
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryReport:
-    """The state of each model, in the order of the run's objects, and the nodes that received files."""
-
-    models: list[ModelState]
-    nodes: list[NodeOutcome]
-
-
-@task(
-    name="request model",
-    task_run_name="request {key.name} from {uri}",
-    description="Create the model, or give the existing one this URI.",
-    timeout_seconds=120,
-    **RETRIED,
-)
+@task(name="request model", task_run_name="request {key.label} from {uri}", **BRIEF)
 async def request(ref: RunRef, key: Key, uri: str, node_selector: Mapping[str, str], secret: str) -> None:
-    """Apply the model with its storage; ``secret`` is the name of its source's credentials."""
+    """Create the model, or give the existing one this URI; ``secret`` is the name of its source's credentials."""
     async with open_run(ref) as run:
         await request_model(run.view.cluster, run.view.lifecycle.about, key, uri, node_selector, secret=secret)
 
 
-@task(
-    name="request verification",
-    task_run_name="request verification of {kind}s",
-    description="Claim the delivered models, and request a check of their files on every node.",
-    timeout_seconds=300,
-    **RETRIED,
-)
+@task(name="request verification", task_run_name="request verification of {kind}s", **BRIEF)
 async def request_verification(
     ref: RunRef, kind: str, namespaces: Sequence[str], names: Sequence[str]
 ) -> tuple[list[Key], int]:
-    """Return the models that this run is to check, and the number of those that are left to other runs.
+    """Claim the delivered models, and request a check of their files on every node.
 
-    A model without files on any node is skipped.
+    Returns the models that this run is to check, and the number of those that are left to other runs. A model without
+    files on any node is skipped.
     """
     async with open_run(ref) as run:
         cluster, spaces, wanted = run.view.cluster, set(namespaces), set(names)
@@ -70,25 +50,17 @@ async def request_verification(
     return claimed, len(chosen) - len(claimed)
 
 
-@task(
-    name="report",
-    task_run_name="report deliveries",
-    description="Show the nodes that received files, and the state of each model.",
-    timeout_seconds=120,
-    **STAGE,
-)
-async def report(ref: RunRef, keys: Sequence[Key], steps: Collection[tuple[Key, StepId]]) -> DeliveryReport:
-    """Return the state of each model, and what became of the nodes that the run fetched files to (``steps``)."""
+@task(name="report", task_run_name="report deliveries", **REPORT)
+async def report(ref: RunRef, keys: Sequence[Key], steps: Collection[tuple[Key, StepId]]) -> list[ObjectResult]:
+    """Show the nodes that the run fetched files to (``steps``); return the results of the models and of these nodes."""
     async with open_run(ref) as run:
-        models = [await read_state(run.view.cluster, run.view.lifecycle.about, key) for key in keys]
+        models = [(await read_state(run.view.cluster, run.view.lifecycle.about, key)).result(key) for key in keys]
         nodes = [
             outcome
             for key in keys
             for leg in sorted(run.view.details(key) or (), key=lambda leg: leg.node)
             if (key, StepId("fetch", leg.node)) in steps and (outcome := node_outcome(key, leg)) is not None
         ]
-    if nodes:
-        name = keys[0].name if len(keys) == 1 else f"{len(keys)} models"
-        rows = [cells(outcome.row) for outcome in nodes]
-        await show(TableArtifact(key="deliver-nodes", description=f"Nodes that received {name}", table=rows))
-    return DeliveryReport(models, nodes)
+    name = keys[0].name if len(keys) == 1 else f"{len(keys)} models"
+    await show_table("deliver-nodes", f"Nodes that received {name}", [outcome.row for outcome in nodes])
+    return [*models, received(nodes)] if nodes else models

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 from uuid import UUID
 
@@ -19,7 +18,7 @@ from prefect.artifacts import Artifact, TableArtifact, acreate_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 
-from modelyard.objects.documents import cut, printable
+from modelyard.objects.markdown import cells, plain
 from modelyard.reconcile.report import Row, TickReport
 
 CALL_TIMEOUT = 10.0
@@ -28,41 +27,27 @@ SCALED = "modelyard.variant.scaled"
 """Name of the event sent for every actual change of a workload."""
 ROWS = {"plans": "Status updates", "plan": "Decisions without effect (dry run)"}
 """Titles of tables by the last word of the key (``flows.shift.table_key``)."""
-MOST_SHOWN = 500
-"""Characters of one text in an artifact or event. What is cut is whole in the object's status."""
-_MARKUP = re.compile(
-    r"[\\`*\[\]<>|~@&]|(?<![^\W_])_|_(?![^\W_])|^[-+#]|^\d{1,9}[.)]|www\.|:(?=//)",
-    re.IGNORECASE,
-)
-"""What ends in a character that Markdown would take for more than itself."""
-
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
-def plain(value: object) -> object:
-    """A value as an event may carry it: a text on one line, cut."""
-    return cut(printable(value), MOST_SHOWN) if isinstance(value, str) else value
-
-
-def unformatted(text: str) -> str:
-    """Markdown that shows the text as it is: artifacts are rendered, and anybody may name an object like a link."""
-    return _MARKUP.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", text.strip())
-
-
-def cells(row: Row) -> dict[str, object]:
-    """The row as an artifact's table may hold it."""
-    return {
-        name: unformatted(shown) if isinstance(shown := plain(value), str) else shown for name, value in row.items()
-    }
+async def write(artifact: Artifact) -> None:
+    """Write an artifact that a run is about."""
+    async with asyncio.timeout(CALL_TIMEOUT):
+        await artifact.acreate()
 
 
 async def show(artifact: Artifact) -> None:
-    """Have an artifact written."""
+    """Write an artifact that a run can do without."""
     try:
-        async with asyncio.timeout(CALL_TIMEOUT):
-            await artifact.acreate()
+        await write(artifact)
     except Exception as error:
         get_run_logger().warning("The artifact %s could not be written: %s", artifact.key, error)
+
+
+async def show_table(key: str, description: str, rows: Iterable[Row]) -> None:
+    """Have a table written, unless it has no rows."""
+    if table := [cells(row) for row in rows]:
+        await show(TableArtifact(key=key, description=description, table=table))
 
 
 class DecisionTable(NamedTuple):

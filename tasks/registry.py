@@ -44,7 +44,7 @@ class StepKind:
 
     def name(self, key: Key, step: StepId) -> str:
         """Return the name of the step's task run."""
-        return self.title.format(object=str(key) if key.namespace else key.name, item=step.item)
+        return self.title.format(object=key.label, item=step.item)
 
 
 @dataclass(frozen=True, slots=True)

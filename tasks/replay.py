@@ -64,15 +64,9 @@ def _work(batch: Batch, pipe: Connection) -> None:
         return
 
 
-@task(
-    name="replay",
-    task_run_name="replay {batch}",
-    description="Replay one policy at one rate, in a process of its own.",
-    tags=TAGS,
-    **STAGE,
-)
+@task(name="replay", task_run_name="replay {batch}", tags=TAGS, **STAGE)
 async def replay_batch(batch: str) -> None:
-    """Replay the batch of this name in a process, and keep its result. Raises ``BatchFailed``."""
+    """Replay one policy at one rate in a process of its own, and keep its result. Raises ``BatchFailed``."""
     run = shared(Comparison)
     # Not forked: the process that runs flows has threads.
     context = multiprocessing.get_context("spawn")
@@ -104,14 +98,16 @@ async def replay_batch(batch: str) -> None:
 @task(
     name="write report",
     task_run_name="write the report to {out}",
-    description="Write the report and the plots to a folder or a bucket, whole or not at all.",
     tags=TAGS,
     retries=2,
     retry_delay_seconds=2,
     **STAGE,
 )
 async def write_reports(out: str, rate: float) -> None:
-    """Write a report of the replays at this rate as ``modelyard replay --out`` does; nothing where there are none."""
+    """Write report and plots of the replays at this rate as ``modelyard replay --out`` does, whole or not at all.
+
+    Nothing is written where there are none.
+    """
     run = shared(Comparison)
     done = [run.results[name] for name in run.batches if name in run.results]
     results = [result for result in done if result.summary.rate == rate]

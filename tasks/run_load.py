@@ -1,9 +1,10 @@
-"""Unfinished flow runs of the lifecycles, and the concurrency limit of their work queue, read from Prefect."""
+"""Flow runs of the lifecycles in Prefect: the unfinished ones, the limit of their work queue, and new ones."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
@@ -19,6 +20,8 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
+from modelyard.objects.documents import first_of
+from modelyard.reconcile.plan import Subject
 from modelyard.reconcile.run_limits import PLACES, RUNS, ActiveRun, RunLimits, RunLoad
 
 CALL_TIMEOUT = 5.0
@@ -86,6 +89,27 @@ async def read_deployments(client: PrefectClient, names: Iterable[str]) -> dict[
         except ObjectNotFound:
             continue
     return existing
+
+
+async def create_run(
+    client: PrefectClient,
+    deployment: DeploymentResponse,
+    key: str,
+    subjects: Sequence[Subject],
+    parameters: Mapping[str, Any],
+    parent: UUID | None = None,
+) -> None:
+    """Create the run that works on these objects under its idempotency key; an existing one is left as it is."""
+    objects = [f"{subject.key.namespace}/{subject.key.name}" for subject in subjects]
+    async with asyncio.timeout(CALL_TIMEOUT):
+        await client.create_flow_run_from_deployment(
+            deployment.id,
+            parameters={**parameters, "name": subjects[0].key.name, "run": key, "objects": objects},
+            idempotency_key=key,
+            parent_task_run_id=parent,
+            name=first_of([str(subject.ref) for subject in subjects]),
+            work_queue_name=RUNS if deployment.work_pool_name else None,
+        )
 
 
 async def _read_queue(client: PrefectClient, pool: str) -> WorkQueue | None:

@@ -48,6 +48,10 @@ RETRIED: dict[str, Any] = {
     "retry_condition_fn": _was_away,
 }
 """For the steps of a lifecycle that talk to the cluster."""
+BRIEF: dict[str, Any] = {**RETRIED, "timeout_seconds": 300}
+"""For tasks that read and write some objects and wait for nothing."""
+REPORT: dict[str, Any] = {**STAGE, "timeout_seconds": 300}
+"""For the last task of a run: its artifacts are written once."""
 
 
 _shared: dict[tuple[str, type], Any] = {}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from prefect import get_run_logger, task
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from modelyard.cluster import Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings, NotFound, Object
 from modelyard.objects import Key
-from modelyard.objects.documents import cut
+from modelyard.objects.documents import cut, few
+from modelyard.reconcile.object_result import ObjectResult, ResultState, failures
 from modelyard.reconcile.plan import PlanStep, StepId
 from modelyard.reconcile.run_view import (
     LONGEST_WAIT,
@@ -28,6 +30,8 @@ from modelyard.reconcile.run_view import (
 from tasks.journal import ProgressBar
 from tasks.registry import REGISTRY, Observe, step_kind
 from tasks.stage import RETRIED
+
+L = TypeVar("L")
 
 MOST_LOGGED = 200
 """Characters of a step's message that are logged; the object's status has all of it."""
@@ -50,6 +54,18 @@ class OpenRun:
     progress: ProgressBar | None = None
     users: int = 0
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def lifecycle(self, kind: type[L]) -> L:
+        """Return the run's lifecycle, which is of this kind."""
+        assert isinstance(self.view.lifecycle, kind)
+        return self.view.lifecycle
+
+    async def read(self, key: Key) -> Object | None:
+        """Return the object of this name as the API server has it; ``None``: it is gone."""
+        try:
+            return await self.view.cluster.get(self.view.lifecycle.about, key.name, key.namespace or None)
+        except NotFound:
+            return None
 
 
 _open: dict[tuple[asyncio.AbstractEventLoop, RunRef], OpenRun] = {}
@@ -142,15 +158,17 @@ async def run_lifecycle(ref: RunRef, keys: Iterable[Key], seconds: float, stays:
         return await run_steps(run.view, keys, start, StayLimits(end, stays))
 
 
-def cut_short(acted: Acted) -> State[str] | None:
-    """Return the state of a run that could not do its work; ``None``: it did."""
+def conclude(acted: Acted, results: Sequence[ObjectResult], waits: bool) -> State[Any]:
+    """Return the state that a run ends in.
+
+    *Superseded* when another run has taken over. *Failed* with the objects that could not be worked on, or with those
+    that have failed; where the run ``waits``, also with those that are not done. An object that is gone needs nothing.
+    """
     if acted.lost:
-        names = ", ".join(_name(key) for key in sorted(acted.lost))
+        names = ", ".join(key.label for key in sorted(acted.lost))
         return Completed(name="Superseded", message=f"Another run has taken over: {names}")
-    if acted.failed:
-        return Failed(message="; ".join(f"{_name(key)}: {why}" for key, why in acted.failed.items()))
-    return None
-
-
-def _name(key: Key) -> str:
-    return str(key) if key.namespace else key.name
+    reasons = [f"{key.label}: {why}" for key, why in acted.failed.items()] or few(failures(results, waits), 5)
+    if reasons:
+        return Failed(message="; ".join(reasons))
+    done = [result.text for result in results if result.state is not ResultState.GONE]
+    return Completed(message="; ".join(few(done, 5)) or "nothing is left to do")

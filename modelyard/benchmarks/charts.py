@@ -3,6 +3,8 @@ is made again and again comes out."""
 
 from __future__ import annotations
 
+import base64
+import tempfile
 from itertools import cycle, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +41,13 @@ def draw(title: str, found: Sequence[MeasuredRun], folder: Path) -> list[Path]:
         pyplot.close(figure)
         written.append(folder / name)
     return written
+
+
+def data_urls(title: str, runs: Sequence[MeasuredRun]) -> dict[str, str]:
+    """The pictures of runs as ``data:`` URLs, by their names without the suffix."""
+    with tempfile.TemporaryDirectory(prefix="modelyard-charts-") as folder:
+        paths = draw(title, runs, Path(folder))
+        return {path.stem: f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}" for path in paths}
 
 
 def trend(title: str, found: Sequence[MeasuredRun], folder: Path) -> Path:

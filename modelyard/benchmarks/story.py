@@ -11,8 +11,9 @@ from modelyard.benchmarks.program import unsent_parameters
 from modelyard.benchmarks.targets import BenchmarkTarget, Load
 from modelyard.benchmarks.values import MEASUREMENT, MeasuredRun
 from modelyard.benchmarks.world import RE_RUN, Memory, RunJob, StoredBenchmark
-from modelyard.objects import Condition, Notice
+from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.documents import counted, cut
+from modelyard.reconcile.object_result import ObjectResult, ResultState
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import status_plan, timestamp
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
@@ -160,6 +161,20 @@ def headline(runs: Sequence[MeasuredRun]) -> str:
     """The run with the most output tokens per second; of embeddings, the most requests."""
     best = max(runs, key=lambda run: (run.output_rate, run.requests_rate))
     return f"best: {line(best)}"
+
+
+def benchmark_result(key: Key, obj: Mapping[str, Any] | None, standing: Here | None) -> ObjectResult:
+    """Return the result of a BenchmarkJob as the API server has it (``None``: it has none)."""
+    if obj is None:
+        return ObjectResult(ResultState.GONE, f"there is no BenchmarkJob {key}")
+    status = obj.get("status") or {}
+    state = str(status.get("state") or PENDING)
+    if state == COMPLETED:
+        best = headline(standing.memory.runs) if standing is not None and standing.memory.runs else ""
+        return ObjectResult(ResultState.DONE, f"{key} is {state}: {best}")
+    done = next((each for each in status.get("conditions") or () if each.get("type") == DONE), {})
+    ended = ResultState.FAILED if state == FAILED else ResultState.PENDING
+    return ObjectResult(ended, f"{key} is {state}: {status.get('failureMessage') or done.get('message') or ''}")
 
 
 def line(run: MeasuredRun) -> str:

@@ -10,6 +10,7 @@ from modelyard.cluster import Cluster, NotFound
 from modelyard.models.story import RESOLVED
 from modelyard.models.world import NUDGE
 from modelyard.objects import Key, ResourceType
+from modelyard.reconcile.object_result import ObjectResult, ResultState
 
 
 class NoSuchModel(ValueError):
@@ -30,6 +31,16 @@ class ModelState:
         status = obj.get("status") or {}
         ready = _condition(status, "Ready")
         return cls(status.get("state", "Creating"), ready.get("reason", ""), ready.get("message", ""))
+
+    def result(self, key: Key) -> ObjectResult:
+        """Return the result of the model at the end of a run."""
+        name = key.label
+        if self.state == "Ready":
+            return ObjectResult(ResultState.DONE, f"{name}: {self.message}")
+        if self.state == "Gone":
+            return ObjectResult(ResultState.GONE, f"{name} is not ready: there is no such model any more")
+        state = ResultState.FAILED if self.state == "Failed" else ResultState.PENDING
+        return ObjectResult(state, f"{name} is not ready: {self.reason}: {self.message}")
 
 
 def _condition(status: Mapping[str, Any], type: str) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ from modelyard.cluster import Cluster, Invalid, NotFound
 from modelyard.models.legs import Leg, NodeStage
 from modelyard.models.world import TransferProgress
 from modelyard.objects import Key
-from modelyard.objects.documents import cut
+from modelyard.objects.documents import amount, counted, cut
+from modelyard.reconcile.object_result import ObjectResult, ResultState
 from modelyard.reconcile.status import timestamp
 
 _MOST_LINES = 5
@@ -41,6 +43,12 @@ class NodeOutcome:
         }
 
 
+def received(outcomes: Collection[NodeOutcome]) -> ObjectResult:
+    """Return how much the nodes of a run received."""
+    size, nodes = sum(outcome.bytes for outcome in outcomes), {outcome.node for outcome in outcomes}
+    return ObjectResult(ResultState.DONE, f"{amount(size)} onto {counted(len(nodes), 'node')}")
+
+
 def node_outcome(key: Key, leg: Leg) -> NodeOutcome | None:
     """Return what became of a node; ``None`` where the files have not arrived."""
     if leg.stage is not NodeStage.READY or leg.entry is None:
@@ -48,7 +56,7 @@ def node_outcome(key: Key, leg: Leg) -> NodeOutcome | None:
     done = leg.entry.delivered
     fetched = done.fetched_bytes if done.fetched_bytes is not None else done.bytes
     return NodeOutcome(
-        str(key) if key.namespace else key.name,
+        key.label,
         leg.node,
         (done.bytes if done.from_store else fetched) or 0,
         done.seconds or 0.0,

@@ -11,13 +11,18 @@ from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """Namespace and name of a namespaced object."""
+    """Namespace and name of an object; the namespace of a cluster-scoped one is empty."""
 
     namespace: str
     name: str
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def label(self) -> str:
+        """Name as people write it: without the slash where there is no namespace."""
+        return str(self) if self.namespace else self.name
 
 
 class TargetRef(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.onboarding import objects
-from modelyard.onboarding.choose import CandidateChoice
+from modelyard.onboarding.choose import Assessed, CandidateChoice
 from modelyard.onboarding.levels import certainty
 from modelyard.onboarding.plan import Findings, Name, NextSteps, added, benchmarks, condition, name_of, ready
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
@@ -44,6 +44,18 @@ class OnboardStanding:
     found: Findings
     steps: NextSteps
     memory: OnboardMemory
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether the service is there."""
+        return self.steps.done and not self.steps.problem
+
+    @property
+    def chosen(self) -> Assessed:
+        """Return the chosen candidate, of an onboarding whose service is there."""
+        assert self.steps.verdict is not None
+        assert self.steps.verdict.chosen is not None
+        return self.steps.verdict.chosen
 
 
 def outcome(verdict: CandidateChoice) -> str:

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import yaml
 
+from modelyard.objects import Key
 from modelyard.objects.documents import counted
 from modelyard.onboarding import objects
 from modelyard.onboarding.choose import Assessed
 from modelyard.onboarding.levels import certainty
 from modelyard.onboarding.progress import OnboardMemory, OnboardStanding, outcome
 from modelyard.onboarding.request import OnboardRequest
+from modelyard.reconcile.object_result import ObjectResult, ResultState
 from modelyard.traffic.latency import Results
 
 COLUMNS = ("RUNTIME", "ACCELERATOR", "REQ/S EACH", "TTFT", "ITL", "REPLICAS", "COST/H", "PER 1M TOKENS", "WHY NOT")
@@ -125,6 +127,16 @@ def conclusion(here: OnboardStanding, checks: Sequence[LoadCheck]) -> str:
     missed = [str(one) for one in checks if one.problem]
     url = (here.found.there.get(("InferenceService", here.asked.name), {}).get("status") or {}).get("url")
     return "; ".join([outcome(verdict), f"it answers at {url}", *(missed or [])])
+
+
+def onboarding_result(key: Key, standing: OnboardStanding | None, checks: Sequence[LoadCheck]) -> ObjectResult:
+    """Return the result of an onboarding at the end of a run; without ``standing`` its ConfigMap is gone."""
+    if standing is None:
+        return ObjectResult(ResultState.FAILED, f"ConfigMap {key}, which stands for the onboarding, was deleted")
+    state = ResultState.DONE if standing.steps.done else ResultState.PENDING
+    if standing.steps.done and (standing.steps.problem or any(check.problem for check in checks)):
+        state = ResultState.FAILED
+    return ObjectResult(state, conclusion(standing, checks))
 
 
 def markdown(here: OnboardStanding, checks: Sequence[LoadCheck]) -> str:

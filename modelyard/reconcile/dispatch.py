@@ -130,6 +130,14 @@ class Dispatch:
     waiting: Mapping[Ref, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class KnownRuns:
+    """Fates of the runs that objects name, and the runs that have not ended (``None``: no run has to be started)."""
+
+    fates: Mapping[str, RunFate] = field(default_factory=dict)
+    load: RunLoad | None = None
+
+
 class _Due(NamedTuple):
     lifecycle: int
     acting: Acting

@@ -44,7 +44,7 @@ class Ref(NamedTuple):
     key: Key
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.key}" if self.key.namespace else f"{self.kind} {self.key.name}"
+        return f"{self.kind} {self.key.label}"
 
 
 class Subject(NamedTuple):

@@ -17,7 +17,19 @@ from typing import Self
 
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
 from modelyard.reconcile.carry_out import MOST_DEEDS, Outcome, carry_out
-from modelyard.reconcile.dispatch import LONGEST_PAUSE, Acting, RunFate, Start, is_free, pause_after
+from modelyard.reconcile.dispatch import (
+    LONGEST_PAUSE,
+    Acting,
+    Dispatch,
+    KnownRuns,
+    RunFate,
+    Start,
+    awaited_run,
+    dispatch,
+    is_free,
+    pause_after,
+    with_awaited_run,
+)
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import CLAIM, Lifecycle, Plan, Ref
@@ -27,6 +39,9 @@ from modelyard.reconcile.tell import Said, row, tell
 from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
+
+Plans = Mapping[str, Sequence[Plan]]
+"""Plans by the name of their lifecycle."""
 
 MOST_CARRIED_OUT = 50
 """Plans of one namespace that the shift itself carries out in a tick; the rest has its turn in the next one."""
@@ -110,6 +125,27 @@ class Reconciler:
         self._note_failures(said, outcome)
         await tell(self.cluster, said, outcome, self._said, self.cluster.now())
         return table(said, lambda plan: plan.subject.key.namespace, lambda plan: row(plan, outcome))
+
+    def work(self, plans: Plans) -> list[tuple[Acting, Sequence[Plan]]]:
+        """Return the plans that runs carry out."""
+        acting = ((self.registered[name].acting, some) for name, some in plans.items())
+        return [(how, some) for how, some in acting if how is not None]
+
+    def due(self, plans: Plans, runs: KnownRuns) -> Dispatch:
+        """Choose the runs to start, for all lifecycles together, by the fates of those that objects name."""
+        if runs.load is None:
+            return Dispatch()
+        return dispatch(self.work(plans), runs.fates, self.cluster.now(), runs.load)
+
+    def awaiting(self, plans: Plans, runs: KnownRuns) -> dict[str, list[Plan]]:
+        """Return the plans with the flow runs, or the turns, that they wait for in their statuses."""
+        now, waiting, awaiting = self.cluster.now(), self.due(plans, runs).waiting, {}
+        for name, some in plans.items():
+            awaiting[name] = list(some)
+            if (acting := self.registered[name].acting) is not None:
+                texts = (waiting.get(plan.subject.ref) or awaited_run(plan, acting, runs.fates, now) for plan in some)
+                awaiting[name] = [with_awaited_run(plan, text, now) for plan, text in zip(some, texts, strict=True)]
+        return awaiting
 
     def _note_failures(self, plans: Iterable[Plan], outcome: Outcome) -> None:
         """Remember when to try again what failed."""

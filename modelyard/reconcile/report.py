@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from modelyard.reconcile.turns import in_turn
@@ -51,3 +51,32 @@ class TickReport:
 
     rows: Sequence[Row] = ()
     changes: Sequence[Change] = ()
+
+
+@dataclass
+class ShiftReport:
+    """Result of a shift. ``interrupted`` ticks lost the Lease half-way; ``skipped`` instants were missed."""
+
+    ticks: int = 0
+    failed: int = 0
+    interrupted: int = 0
+    skipped: int = 0
+    changes: int = 0
+    last_error: str = ""
+    obstacle: str = ""
+    """Why the shift could not even begin to tick, if so."""
+    rival: str = ""
+    """Who was known to be alive and to hold the Lease when this one last asked for it."""
+    failures: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        text = f"{self.ticks} ticks, {self.failed} failed, {self.changes} scaled"
+        if self.skipped:
+            text += f", {self.skipped} skipped because they were late"
+        if self.interrupted:
+            text += f", {self.interrupted} given up because the lease was lost"
+        if self.failures:
+            text += " (" + ", ".join(f"{stage}: {count}" for stage, count in sorted(self.failures.items())) + ")"
+        if self.last_error:
+            text += f"; last error: {self.last_error}"
+        return text

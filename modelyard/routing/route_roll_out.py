@@ -15,6 +15,7 @@ from modelyard.objects.kinds import PODS
 from modelyard.objects.parse import controller_of
 from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.reconcile.object_result import ObjectResult, ResultState
 from modelyard.reconcile.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World, wish_of
 from modelyard.reconcile.status import is_due, status_plan, timestamp
 from modelyard.routing import findings
@@ -76,6 +77,18 @@ class RouteStanding:
     def percent(self) -> int:
         """The share of the new server at the step it is at."""
         return self.wish.steps[self.memory.step] if self.wish is not None and self.memory.step >= 0 else 0
+
+    def result(self, key: Key) -> ObjectResult:
+        """Return the result of the roll-out at the end of a run."""
+        ended = INVALID if self.problem else self.memory.ended
+        if not ended:
+            return ObjectResult(ResultState.PENDING, f"ModelRoute {key} is not at its end: {self.says}")
+        state = ResultState.DONE if ended == ROLLED_OUT else ResultState.FAILED
+        return ObjectResult(state, f"ModelRoute {key}: {self.says}")
+
+    def rows(self, key: Key) -> list[dict[str, object]]:
+        """Return a row for each step that was measured."""
+        return [{"route": str(key), "step": step, "result": result} for step, result in enumerate(self.memory.said, 1)]
 
 
 @dataclass(eq=False)

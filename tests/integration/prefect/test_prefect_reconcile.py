@@ -353,13 +353,13 @@ async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, d
 async def start_runs(reconciling: Reconciling) -> list[str]:
     from prefect.logging import disable_run_logger
 
-    from tasks.reconcile import Pass, due, look_up
+    from tasks.reconcile import Pass, look_up
     from tasks.reconcile import start_runs as start
     from tasks.stage import share
 
     with disable_run_logger(), share(Pass(reconciling)):
         plans = await reconciling.look()
-        return await start.fn("its object", list(due(reconciling, plans, await look_up(reconciling, plans)).starts))
+        return await start.fn("its object", list(reconciling.due(plans, await look_up(reconciling, plans)).starts))
 
 
 async def task_runs(client: PrefectClient, state: State[Any]) -> list[str]:

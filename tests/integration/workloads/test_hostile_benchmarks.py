@@ -21,6 +21,7 @@ from modelyard.cluster import Cluster, ClusterSettings, NotFound, Object
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS, SERVICES
+from modelyard.onboarding.service_check import service_address
 from modelyard.reconcile import run_view
 from modelyard.reconcile.carry_out import MOST_DEEDS
 from modelyard.reconcile.dispatch import Acting
@@ -29,7 +30,6 @@ from modelyard.reconcile.plan import FAILED, LARGEST
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.run_view import act
 from modelyard.workloads.world import INFERENCE_SERVICES
-from tasks.onboard import service_address
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from modelyard.objects.documents import MAX_TEXT
+from modelyard.onboarding.service_check import served_models
 from modelyard.traffic.replay import RequestFailed, open_session, send
-from tasks.onboard import _served
 
 MODELS = b'{"data": [{"id": "llama"}]}'
 
@@ -47,7 +47,7 @@ def engine(status: int, body: bytes, location: str = "") -> Iterator[tuple[str, 
 
 async def test_the_models_that_answer_are_told() -> None:
     with engine(200, MODELS) as (url, _):
-        assert await _served(url) == (["llama"], "")
+        assert await served_models(url) == (["llama"], "")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ async def test_the_models_that_answer_are_told() -> None:
 )
 async def test_what_is_no_list_of_models_is_told(status: int, body: bytes, why: str) -> None:
     with engine(status, body) as (url, _):
-        found, told = await _served(url)
+        found, told = await served_models(url)
     assert found == []
     assert why in told
 
@@ -69,7 +69,7 @@ async def test_what_is_no_list_of_models_is_told(status: int, body: bytes, why: 
 async def test_nobody_is_sent_elsewhere(status: int) -> None:
     """The worker reaches what no tenant does."""
     with engine(200, MODELS) as (inside, asked), engine(status, b"", f"{inside}/secret") as (url, _):
-        assert (await _served(url))[0] == []
+        assert (await served_models(url))[0] == []
         async with open_session() as session:
             with pytest.raises(RequestFailed, match=f"HTTP {status}"):
                 await send(session, url, b"{}")

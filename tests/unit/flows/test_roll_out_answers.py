@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from flows.roll_out import _final
 from modelyard.hosts import HostsFile
 from modelyard.objects import Key
+from modelyard.reconcile.object_result import ObjectResult, ResultState, failures
 from modelyard.runtimes.protocols import health_paths
-from tasks.roll_out import EngineAnswer, ServiceEnd, ask
+from modelyard.workloads.roll_out_report import EngineAnswer, service_result
+from tasks.roll_out import ask
 
 NAME = "chat.shop.svc.cluster.local"
 
@@ -102,11 +103,12 @@ async def test_without_an_address_nothing_is_heard() -> None:
 
 
 URL = f"http://{NAME}:8080"
+READY = {"type": "Ready", "status": "True", "reason": "PodsReady"}
+UNREADY = {"type": "Ready", "status": "False", "reason": "Busy", "message": "no GPU"}
 
 
-@pytest.mark.parametrize("wait", [True, False])
 @pytest.mark.parametrize(
-    ("answer", "failed", "said"),
+    ("answer", "failed", "text"),
     [
         (EngineAnswer(200, "200 OK", URL), False, f"shop/chat answers at {URL}"),
         (EngineAnswer(), False, "shop/chat: its pods are ready; not asked from here"),
@@ -119,7 +121,23 @@ URL = f"http://{NAME}:8080"
         (EngineAnswer(404, "404 Not Found", URL), True, f"shop/chat: its pods are ready, but {URL} says 404 Not Found"),
     ],
 )
-def test_that_it_answers_is_said_only_where_it_did(wait: bool, answer: EngineAnswer, failed: bool, said: str) -> None:
-    state = _final([ServiceEnd(Key("shop", "chat"), "Ready", answer=answer)], wait)
-    assert state.name == ("Failed" if failed and wait else "Completed")
-    assert state.message == (said if wait or not failed else said.replace(", but", ";"))
+def test_that_it_answers_is_said_only_where_it_did(answer: EngineAnswer, failed: bool, text: str) -> None:
+    obj = {"metadata": {"generation": 2}, "status": {"observedGeneration": 2, "conditions": [READY]}}
+    result = service_result(Key("shop", "chat"), obj, None, {"Ready": "True"}, answer)
+    assert result == ObjectResult(ResultState.PENDING if failed else ResultState.DONE, text)
+    assert failures([result], waits=True) == ([text] if failed else [])
+    assert failures([result], waits=False) == []
+
+
+@pytest.mark.parametrize(
+    ("obj", "text"),
+    [
+        (None, "there is no such service"),
+        ({"metadata": {"generation": 2}, "status": {"observedGeneration": 1, "conditions": [READY]}}, ""),
+        ({"metadata": {"generation": 1}, "status": {"observedGeneration": 1, "conditions": [UNREADY]}}, "Busy: no GPU"),
+    ],
+)
+def test_a_service_is_ready_only_in_its_newest_generation(obj: dict[str, Any] | None, text: str) -> None:
+    result = service_result(Key("shop", "chat"), obj, None, {"Ready": "True"}, EngineAnswer())
+    assert result.state is (ResultState.GONE if obj is None else ResultState.PENDING)
+    assert result.text == "shop/chat is not ready" + (f": {text}" if text else "")

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from flows.shift import ShiftReport, final_state
+from flows.shift import final_state
+from modelyard.reconcile.report import ShiftReport
 
 
 @pytest.mark.parametrize(

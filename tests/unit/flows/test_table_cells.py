@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from modelyard.objects.documents import cut, printable
-from tasks.journal import MOST_SHOWN, cells
+from modelyard.objects.markdown import MOST_SHOWN, cells
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 AUTOLINK = re.compile(r"(?:https?|ftp)://|www\.|[\w.+-]@", re.IGNORECASE)
