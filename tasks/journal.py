@@ -7,14 +7,13 @@ an unreachable Prefect API never holds up a tick.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 from uuid import UUID
 
 from prefect import get_run_logger
-from prefect.artifacts import Artifact, TableArtifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.artifacts import Artifact, ProgressArtifact, TableArtifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 
@@ -30,10 +29,15 @@ ROWS = {"plans": "Status updates", "plan": "Decisions without effect (dry run)"}
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
-async def write(artifact: Artifact) -> None:
-    """Write an artifact that a run is about."""
-    async with asyncio.timeout(CALL_TIMEOUT):
-        await artifact.acreate()
+async def write(artifact: Artifact, existing: UUID | None = None) -> UUID:
+    """Create an artifact, or put it in place of an existing one; return its id."""
+    async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:
+        if existing is None:
+            return (await artifact.acreate(client=client)).id
+        # Not client.update_artifact: that also sends an event with the whole artifact in it.
+        body = {"data": await artifact.aformat(), "description": artifact.description}
+        await client.request("PATCH", "/artifacts/{id}", path_params={"id": existing}, json=body)
+        return existing
 
 
 async def show(artifact: Artifact) -> None:
@@ -117,28 +121,13 @@ class Journal:
     async def _write(self, newest: DecisionTable) -> None:
         description = newest.describe(self._written, ROWS.get(self.key.rpartition("-")[2], "Decisions"))
         table = [cells(row) for row in newest.rows]
+        artifact = TableArtifact(key=self.key, description=description, table=table)
         try:
-            async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:
-                if self._artifact is None:
-                    artifact = TableArtifact(key=self.key, description=description, table=table)
-                    self._artifact = (await artifact.acreate(client=client)).id
-                else:
-                    # Not client.update_artifact: that also sends an event with the whole table in it.
-                    await client.request(
-                        "PATCH",
-                        "/artifacts/{id}",
-                        path_params={"id": self._artifact},
-                        json={"data": json.dumps(table), "description": description},
-                    )
+            self._artifact = await write(artifact, self._artifact)
         except Exception as error:
             self._due = True
             if not self._failing:
-                self._log.warning(
-                    "The decision table cannot be written to Prefect (%s: %s); the loop goes on, and the table is "
-                    "tried again at every tick",
-                    type(error).__name__,
-                    error,
-                )
+                self._log.warning("The decision table cannot be written; every tick tries it again (%r)", error)
             self._failing = True
         else:
             self._written = newest.total
@@ -186,14 +175,9 @@ class ProgressBar:
         percent = 100 * sum(self._shares.values()) / max(1, len(self._shares))
         if percent == self._written or not self._shares:
             return
+        artifact = ProgressArtifact(key=self._key, description=self._description, progress=percent)
         try:
-            async with asyncio.timeout(CALL_TIMEOUT):
-                if self._artifact is None:
-                    self._artifact = await acreate_progress_artifact(
-                        progress=percent, key=self._key, description=self._description
-                    )
-                else:
-                    await aupdate_progress_artifact(self._artifact, progress=percent)
+            self._artifact = await write(artifact, self._artifact)
             self._written = percent
         except Exception as error:
             self._log.debug("progress could not be written: %s", error)
