@@ -54,24 +54,22 @@ def request_id(ref: RunRef, attempt: int) -> str:
 
 async def claim_free(run: OpenRun, ref: RunRef, requests: Iterable[tuple[Object, Mapping[str, str]]]) -> list[Key]:
     """Annotate objects with requests, and claim those that no other run works on; return the keys of these."""
-    cluster, kind = run.view.cluster, run.view.lifecycle.about
-    some = list(requests)
-    texts = [(obj["metadata"].get("annotations") or {}).get(CLAIM) or "" for obj, _ in some]
-    claims = [claim for text in texts if (claim := Claim.read(text)) is not None]
+    cluster, kind, log = run.view.cluster, run.view.lifecycle.about, get_run_logger()
+    some = [(obj, marks, (obj["metadata"].get("annotations") or {}).get(CLAIM) or "") for obj, marks in requests]
+    runs = {claim.run for _, _, text in some if (claim := Claim.read(text)) is not None}
     async with get_client() as client:
-        fates = await read_fates(client, {claim.run for claim in claims})
+        fates = await read_fates(client, runs)
     claimed = []
-    for (obj, marks), text in zip(some, texts, strict=True):
-        key = Key(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
-        before = Claim.read(text)
+    for obj, marks, text in some:
+        key, before = Key(obj["metadata"].get("namespace", ""), obj["metadata"]["name"]), Claim.read(text)
         try:
             if is_free(text, fates, cluster.now()) or (before is not None and before.run == ref.run):
                 await take(cluster, obj, kind, ref.run, marks)
                 claimed.append(key)
             else:
-                get_run_logger().info("Leaving %s %s to the run that works on it", kind.kind, key)
+                log.info("Leaving %s %s to the run that works on it", kind.kind, key)
                 body = {"metadata": {"uid": obj["metadata"]["uid"], "annotations": dict(marks)}}
                 await cluster.merge_patch(kind, key.name, body, key.namespace or None)
         except NotFound:
-            get_run_logger().info("Skipping %s %s: it was deleted", kind.kind, key)
+            log.info("Skipping %s %s: it was deleted", kind.kind, key)
     return claimed

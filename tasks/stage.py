@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
@@ -21,19 +21,12 @@ BACK_OFF = (0.5, 2.0)
 """Seconds before the first and the second retry of a stage that reads."""
 
 
-class StageOptions(TypedDict):
-    """Keyword arguments of ``prefect.task`` for whatever touches the outside world.
+STAGE: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
+"""For every task that touches the outside world: never cached and never stored.
 
-    No tags for the tasks of a tick: Prefect asks its server for a slot for each tag of every task run, which
-    costs two calls and makes a tick wait while the server is away.
-    """
-
-    cache_policy: Any
-    persist_result: bool
-
-
-STAGE = StageOptions(cache_policy=NO_CACHE, persist_result=False)
-"""Never cached and never stored."""
+No tags for the tasks of a tick: Prefect asks its server for a slot for each tag of every task run, which costs two
+calls and makes a tick wait while the server is away.
+"""
 
 
 async def _was_away(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -41,16 +34,11 @@ async def _was_away(task: Task[..., Any], task_run: TaskRun, state: State[Any]) 
     return isinstance(await state.aresult(raise_on_failure=False), Unavailable)
 
 
-RETRIED: dict[str, Any] = {
-    **STAGE,
-    "retries": 3,
-    "retry_delay_seconds": [1, 5, 15],
-    "retry_condition_fn": _was_away,
-}
+RETRIED = {**STAGE, "retries": 3, "retry_delay_seconds": [1, 5, 15], "retry_condition_fn": _was_away}
 """For the steps of a lifecycle that talk to the cluster."""
-BRIEF: dict[str, Any] = {**RETRIED, "timeout_seconds": 300}
+BRIEF = {**RETRIED, "timeout_seconds": 300}
 """For tasks that read and write some objects and wait for nothing."""
-REPORT: dict[str, Any] = {**STAGE, "timeout_seconds": 300}
+REPORT = {**STAGE, "timeout_seconds": 300}
 """For the last task of a run: its artifacts are written once."""
 
 

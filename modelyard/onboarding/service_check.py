@@ -61,19 +61,18 @@ async def check_service(cluster: Cluster, standing: OnboardStanding, seconds: fl
     rate = asked.rate * min(1.0, replicas / best.replicas)
     compression = asked.time_compression
     trace = steady_load(rate, asked.prompt_tokens, asked.output_tokens, seconds * compression)
-    served: list[str] = []
-    if not why:
-        served, why = await served_models(url)
+    served, why = ([], why) if why else await served_models(url)
+    model = standing.found.served or asked.name
     if why:
-        return LoadCheck("checked", rate, replicas, 0.0, 0, 0, 0.0, 0.0, f"{url} cannot be asked from standing: {why}")
+        why = f"{url} cannot be asked from here: {why}"
+    elif model not in served:
+        why = f"{url} serves {', '.join(served)[:500] or 'nothing'}, not {model}, by which it is to be autoscaled"
+    if why:
+        return LoadCheck("checked", rate, replicas, 0.0, 0, 0, 0.0, 0.0, why)
 
     async def there() -> list[Endpoint]:
         return [Endpoint(asked.name, url)]
 
-    model = standing.found.served or asked.name
-    if model not in served:
-        why = f"{url} serves {', '.join(served)[:500] or 'nothing'}, not {model}, by which it is to be autoscaled"
-        return LoadCheck("checked", rate, replicas, 0.0, 0, 0, 0.0, 0.0, why)
     wait, longest = PATIENCE * compression, (seconds + PATIENCE) * compression
     settings = ReplaySettings(model, compression, endpoint_wait=wait, request_timeout=longest, connect_anew=True)
     replay = Replay(trace, there, settings)
