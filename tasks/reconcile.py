@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx
 from prefect import get_run_logger, task
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterIdempotencyKey, Operator
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import PrefectException
 
@@ -118,12 +118,13 @@ async def read_fates(client: PrefectClient, keys: Iterable[str]) -> dict[str, Ru
     for begin in range(0, len(asked), ASKED_AT_ONCE):
         some = asked[begin : begin + ASKED_AT_ONCE]
         ids = [UUID(key.removeprefix(BY_ID)) for key in some if BY_HAND.fullmatch(key)]
-        by_key = FlowRunFilterIdempotencyKey(any_=some)
-        chosen = FlowRunFilter(operator=Operator.or_, id=FlowRunFilterId(any_=ids), idempotency_key=by_key)
-        async with asyncio.timeout(CALL_TIMEOUT):
-            for run in await client.read_flow_runs(flow_run_filter=chosen):
-                name = f"{BY_ID}{run.id}"
-                fates[name if name in some else str(run.idempotency_key)] = _became(run)
+        others = [key for key in some if not BY_HAND.fullmatch(key)]
+        filters = [FlowRunFilter(id=FlowRunFilterId(any_=ids))] if ids else []
+        filters += [FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=others))] if others else []
+        for chosen in filters:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                runs = await client.read_flow_runs(flow_run_filter=chosen)
+            fates |= {f"{BY_ID}{run.id}" if chosen.id else str(run.idempotency_key): _became(run) for run in runs}
     return fates
 
 

@@ -172,7 +172,7 @@ def benchmark_result(key: Key, obj: Mapping[str, Any] | None, standing: Here | N
     if state == COMPLETED:
         best = headline(standing.memory.runs) if standing is not None and standing.memory.runs else ""
         return ObjectResult(ResultState.DONE, f"{key} is {state}: {best}")
-    done = next((each for each in status.get("conditions") or () if each.get("type") == DONE), {})
+    done: Mapping[str, Any] = next((each for each in status.get("conditions") or () if each.get("type") == DONE), {})
     ended = ResultState.FAILED if state == FAILED else ResultState.PENDING
     return ObjectResult(ended, f"{key} is {state}: {status.get('failureMessage') or done.get('message') or ''}")
 
