@@ -114,7 +114,8 @@ async def start_runs(objects: str, all_due: list[Start]) -> list[str]:
 
 async def read_fates(client: PrefectClient, keys: Iterable[str]) -> dict[str, RunFate]:
     """Return the fates of the runs with these idempotency keys, or named by their ids (``BY_ID``)."""
-    asked, fates = sorted(set(keys)), {}
+    asked = sorted(set(keys))
+    fates: dict[str, RunFate] = {}
     for begin in range(0, len(asked), ASKED_AT_ONCE):
         some = asked[begin : begin + ASKED_AT_ONCE]
         ids = [UUID(key.removeprefix(BY_ID)) for key in some if BY_HAND.fullmatch(key)]
