@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 
 from flows.parameters import LifecycleParameters, RunParameters
@@ -38,12 +39,13 @@ class RunOrder(NamedTuple):
     @classmethod
     def of(cls, parameters: LifecycleParameters, lifecycle: str) -> RunOrder:
         """Return the order of the current flow run."""
-        by_hand = not parameters.run
-        ref = RunRef(lifecycle, parameters.controller_namespace, parameters.run or f"{BY_ID}{flow_run.id}")
-        keys = [Key(parameters.namespace, parameters.name)] if by_hand else list(map(key_named, parameters.objects))
-        stays = by_hand and parameters.wait
-        seconds = parameters.timeout_seconds if stays else PATIENCE
-        return cls(ref, keys, by_hand, stays, seconds, flow_run.run_count or 1)
+        run = parameters.run if not _is_copy(parameters.run) else ""
+        ref = RunRef(lifecycle, parameters.controller_namespace, run or f"{BY_ID}{flow_run.id}")
+        named = not parameters.run
+        keys = [Key(parameters.namespace, parameters.name)] if named else list(map(key_named, parameters.objects))
+        stays = not run and parameters.wait
+        seconds = parameters.timeout_seconds if stays or _has_parent() else PATIENCE
+        return cls(ref, keys, not run, stays, seconds, flow_run.run_count or 1)
 
     @classmethod
     def scheduled(cls, lifecycle: str, parameters: RunParameters) -> RunOrder:
@@ -58,6 +60,19 @@ async def carry_out(order: RunOrder, marks: Mapping[str, str | None] | None = No
     for key in order.keys if order.claims else ():
         await claim(order.ref, key, order.attempt, marks)
     return await run_lifecycle(order.ref, order.keys, order.seconds, order.stays)
+
+
+def _is_copy(run: str) -> bool:
+    """Return whether the flow run has the parameters of another run, as one that the UI copied to a new run."""
+    context = FlowRunContext.get()
+    current = context.flow_run if context is not None else None
+    return bool(run and current and current.deployment_id is not None and current.idempotency_key != run)
+
+
+def _has_parent() -> bool:
+    """Return whether a parent run waits for the current flow run."""
+    context = FlowRunContext.get()
+    return context is not None and context.flow_run is not None and context.flow_run.parent_task_run_id is not None
 
 
 def key_named(text: str) -> Key:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import httpx
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
@@ -21,6 +22,8 @@ BACK_OFF = (0.5, 2.0)
 """Seconds before the first and the second retry of a stage that reads."""
 
 
+_AWAY = (Unavailable, TimeoutError, httpx.TransportError)
+
 STAGE: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 """For every task that touches the outside world: never cached and never stored.
 
@@ -30,8 +33,8 @@ calls and makes a tick wait while the server is away.
 
 
 async def _was_away(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether another try may help: the cluster was away. What has failed for itself fails again."""
-    return isinstance(await state.aresult(raise_on_failure=False), Unavailable)
+    """Return whether another try may help: the API server of Kubernetes or of Prefect could not be reached."""
+    return state.name != "TimedOut" and isinstance(await state.aresult(raise_on_failure=False), _AWAY)
 
 
 RETRIED = {**STAGE, "retries": 3, "retry_delay_seconds": [1, 5, 15], "retry_condition_fn": _was_away}

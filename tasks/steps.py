@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from prefect import get_run_logger, task
 from prefect.client.schemas.objects import State
@@ -69,7 +71,7 @@ class OpenRun:
 
 
 _open: dict[tuple[asyncio.AbstractEventLoop, RunRef], OpenRun] = {}
-_opening = asyncio.Lock()
+_opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 @asynccontextmanager
@@ -78,8 +80,9 @@ async def open_run(ref: RunRef, title: str = "") -> AsyncIterator[OpenRun]:
 
     With a ``title`` it has a progress artifact.
     """
-    place = asyncio.get_running_loop(), ref
-    async with _opening:
+    loop = asyncio.get_running_loop()
+    place = loop, ref
+    async with _opening.setdefault(loop, asyncio.Lock()):
         if place not in _open:
             _open[place] = await _opened(ref, title)
         run = _open[place]
@@ -105,8 +108,8 @@ async def _opened(ref: RunRef, title: str) -> OpenRun:
 
 
 @task(**RETRIED)
-async def run_step(ref: RunRef, key: Key, step: StepId, seconds: float, stays: bool) -> str:
-    """Write the step's part of the object's plan until it is done, ``seconds`` at most where it would only wait.
+async def run_step(ref: RunRef, key: Key, step: StepId, until: datetime, stays: bool) -> str:
+    """Write the step's part of the object's plan until it is done; where it would only wait, ``until`` then at most.
 
     Returns its last message. Repeated, it goes on from what is in the cluster. Raises ``StepFailed`` and ``GivenUp``.
     """
@@ -122,7 +125,7 @@ async def run_step(ref: RunRef, key: Key, step: StepId, seconds: float, stays: b
             if run.progress is not None and state.progress is not None:
                 run.progress.tell(str(key) if kind.in_order else f"{key} {step}", state.progress)
 
-        limits = StayLimits(time.monotonic() + seconds, stays)
+        limits = StayLimits(time.monotonic() + (until - datetime.now(UTC)).total_seconds(), stays)
         observing = asyncio.create_task(_observe(run.view, ref, kind.observe, key, step))
         try:
             return await carry_out_step(run.view, key, step, limits, report)
@@ -135,24 +138,27 @@ async def run_step(ref: RunRef, key: Key, step: StepId, seconds: float, stays: b
 
 
 async def _observe(view: RunView, ref: RunRef, observe: Observe | None, key: Key, step: StepId) -> None:
-    """Take readings again and again; without any, return at once."""
-    pause = LONGEST_WAIT
+    """Take readings, and start and follow child runs, again and again; where the step needs neither, return at once."""
+    pause, last = LONGEST_WAIT, ""
     while observe is not None:
         try:
             pause = await observe(view, ref.home, key, step)
         except Exception as error:  # the plan does without, and says so
-            get_run_logger().debug("%s of %s could not be observed: %s", step, key, error)
+            text = f"{type(error).__name__}: {error}"
+            if text != last:
+                get_run_logger().warning("Trying again: %s of %s failed: %s", observe.__name__, key, cut(text, 500))
+            last = text
         await asyncio.sleep(pause)
 
 
 async def run_lifecycle(ref: RunRef, keys: Iterable[Key], seconds: float, stays: bool) -> Acted:
     """Run all steps of these objects, each as a task run of its own, until nothing is left to write or to wait for."""
-    end = time.monotonic() + seconds
+    end, until = time.monotonic() + seconds, datetime.now(UTC) + timedelta(seconds=seconds)
 
     def start(key: Key, step: StepId) -> asyncio.Future[str]:
         title = step_kind(ref.lifecycle, step).name(key, step)
         named = run_step.with_options(name=step.name or "publish status", task_run_name=title)
-        return asyncio.ensure_future(named(ref, key, step, max(0.0, end - time.monotonic()), stays))
+        return asyncio.ensure_future(named(ref, key, step, until, stays))
 
     async with open_run(ref) as run:
         return await run_steps(run.view, keys, start, StayLimits(end, stays))

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -110,5 +111,5 @@ async def assert_repeating_changes_nothing(
         for step in done:
             async with open_run(ref):
                 with suppress(StepFailed):  # a step that has failed fails again
-                    await run_step.fn(ref, key, step, 0.0, False)
+                    await run_step.fn(ref, key, step, datetime.now(UTC), False)
     assert await objects() == before

@@ -23,7 +23,7 @@ def test_every_deployment_is_in_a_declared_queue() -> None:
     queues = deployments_by_queue()
     assert set(queues) == set(DECLARED)
     assert queues["shifts"] == {"autoscale", "autoscale-once", "reconcile"}
-    assert queues["parents"] == {"onboard", "refit-profiles"}, "they wait for runs of the others"
+    assert queues["parents"] == {"onboard"}, "it waits for runs of the others"
     acting = {item.acting.deployment.partition("/")[2] for item in lifecycles("home") if item.acting}
     assert acting == {"deliver", "roll-out", "benchmark"}
     assert acting <= queues[RUNS]
