@@ -40,6 +40,9 @@ CLOCKS_DIFFER = 60.0
 EXPECTED_START = 10.0
 """Seconds within which a worker starts a run where it has a free slot."""
 
+MOST_ATTEMPTS = 999_999
+"""Attempts that a claim counts: it has six digits for them."""
+
 _CLAIM = re.compile(
     r"(?P<run>[\w./-]{1,512}) (?P<fingerprint>[0-9a-f]{12})/(?P<attempt>\d{1,6}) (?P<at>\d{1,12})", re.ASCII
 )
@@ -209,7 +212,8 @@ def _start(batch: Sequence[_Due]) -> Start:
 def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: float) -> str:
     """Say which flow run the plan's work waits for, and since when; empty where it is under way, or about to be.
 
-    A run that starts within ``EXPECTED_START`` seconds is not worth a write of the status.
+    A run that starts within ``EXPECTED_START`` seconds is not worth a write of the status. Only a run for this object
+    alone is named.
     """
     claim = Claim.read(plan.subject.claim) if plan.needs_run else None
     if claim is None or claim.at > now:
@@ -217,7 +221,9 @@ def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: fl
     run = runs.get(claim.run)
     if run is None:  # another is created in a moment
         return ""
-    name = f"flow run {run.name!r} of {acting.deployment}"
+    # A batch is named after another object, and anybody may write a claim that names anybody's run.
+    own = is_own_key(claim.run, plan.subject.ref)
+    name = f"flow run {run.name!r} of {acting.deployment}" if own else f"a flow run of {acting.deployment}"
     if run.cancelled and plan.subject.generation == 1:
         return f"{name} was cancelled at {timestamp(run.ended or now)}; retry it, or start its parent again"
     if run.ended is not None:
@@ -280,7 +286,7 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
         return Claim("", wanted, 1, now)  # it got somewhere, or there is something else to do
     if now < _latest(now, before.at, run.ended) + _pause(before.attempt, run.died):
         return None
-    return Claim("", wanted, before.attempt + 1, now)
+    return Claim("", wanted, min(before.attempt + 1, MOST_ATTEMPTS), now)
 
 
 def _latest(now: float, *moments: float) -> float:

@@ -17,6 +17,7 @@ from modelyard.reconcile import dispatch as dispatching
 from modelyard.reconcile.dispatch import (
     EXPECTED_START,
     LONGEST_PAUSE,
+    MOST_ATTEMPTS,
     MOST_IN_A_BATCH,
     Acting,
     Claim,
@@ -111,6 +112,13 @@ def test_the_next_part_of_long_work_is_started_at_once() -> None:
     assert attempts(dispatch([replace(due, part=1)], ONE, {"before": RunFate(NOW)}, NOW)) == [1]
 
 
+def test_the_next_claim_can_be_read_however_often_it_was_tried() -> None:
+    due = claimed(plan(), attempt=MOST_ATTEMPTS)
+    (start,) = dispatch([due], ONE, {"before": RunFate(NOW)}, NOW + LONGEST_PAUSE)
+    ((_, claim),) = start.claims
+    assert Claim.read(str(claim)) == claim
+
+
 def test_work_that_is_due_a_second_time_is_not_taken_for_the_first() -> None:
     before = dispatch([plan()], ONE, {}, NOW)[0]
     again = claimed(plan(), "another", other=True)
@@ -177,6 +185,7 @@ def test_the_fingerprint_is_of_the_work_and_of_the_object() -> None:
 
 WAITING = Condition("Ready", "False", "Starting", "h100-0: its Job is created next")
 ACTING = Acting("deliver/deliver")
+OWN = "ConfigMap/shop/a/0123456789ab/1/1799999800"
 QUEUED = RunFate(None, queued=NOW - 150, name="BaseModel shop/a")
 SAYS = (
     "waiting since 2027-01-15T07:57:30Z for flow run 'BaseModel shop/a' of deliver/deliver to start; check that a"
@@ -200,11 +209,30 @@ SAYS = (
     ],
 )
 def test_the_status_says_which_flow_run_is_awaited_and_since_when(run: RunFate | None, says: str) -> None:
-    waiting = claimed(plan(), at=NOW - 200)
-    assert awaited_run(waiting, ACTING, {"before": run} if run else {}, NOW) == says
+    waiting = claimed(plan(), OWN, at=NOW - 200)
+    assert awaited_run(waiting, ACTING, {OWN: run} if run else {}, NOW) == says
     assert awaited_run(plan(), ACTING, {}, NOW) == "", "none is named yet: it is started at this tick"
-    told = claimed(plan(status=Status({})), at=NOW - 200)
-    assert awaited_run(told, ACTING, {"before": QUEUED}, NOW) == "", "it only tells"
+    told = claimed(plan(status=Status({})), OWN, at=NOW - 200)
+    assert awaited_run(told, ACTING, {OWN: QUEUED}, NOW) == "", "it only tells"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "ConfigMap/batch-of-2/0123456789abcdef01234567",
+        "flow-run/0123abcd-0123-0123-0123-0123456789ab",
+        "ConfigMap/bank/merger/0123456789ab/1/1799999800",
+        "ConfigMap/shop/ab/0123456789ab/1/1799999800",
+    ],
+)
+def test_the_name_of_a_run_that_is_not_for_the_object_alone_is_not_told(run: str) -> None:
+    """It may be that of an object in another namespace."""
+    queued = RunFate(None, queued=NOW - 150, name="ConfigMap bank/merger and 1 more")
+    waiting = claimed(plan(), run, at=NOW - 200)
+    says = SAYS.replace("flow run 'BaseModel shop/a' of", "a flow run of")
+    assert awaited_run(waiting, ACTING, {run: queued}, NOW) == says
+    ended = awaited_run(waiting, ACTING, {run: queued._replace(ended=NOW - 2)}, NOW)
+    assert ended.startswith("a flow run of deliver/deliver ended at ")
 
 
 def test_a_run_that_got_somewhere_is_followed_at_once_and_nothing_is_told_of_it() -> None:
@@ -312,7 +340,8 @@ def test_a_run_that_dies_at_every_step_is_replaced_at_every_tick() -> None:
 def test_a_cancelled_child_is_replaced_only_when_its_object_changes() -> None:
     cancelled = RunFate(NOW, name="BaseModel shop/a", child=True, cancelled=True)
     assert not dispatch([claimed(plan(), other=True)], ONE, {"before": cancelled}, NOW + 1e6)
-    assert "was cancelled" in awaited_run(claimed(plan(), other=True), ACTING, {"before": cancelled}, NOW + 60)
+    awaited = awaited_run(claimed(plan(), OWN, other=True), ACTING, {OWN: cancelled}, NOW + 60)
+    assert awaited.startswith("flow run 'BaseModel shop/a' of deliver/deliver was cancelled")
     changed = claimed(plan(generation=2), other=True)
     assert attempts(dispatch([changed], ONE, {"before": cancelled}, NOW + 60)) == [1]
 
