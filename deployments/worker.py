@@ -10,8 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
+
+import httpx
 
 from deployments.child import ChildProcess
 from deployments.profile import POOL, ROOT, WORKER_PROFILE, describe_server_problem, environment, free_port
@@ -21,9 +25,15 @@ from modelyard.ports import check_listenable, describe_listen_error
 MAX_CLOCK_SKEW = 10.0
 """Seconds by which this machine's clock may differ from the Prefect server's."""
 
+KUBERNETES_PACKAGE = "prefect_kubernetes"
+
 
 class NoServer(RuntimeError):
     """The environment names no Prefect server that could be used; the message says what to do."""
+
+
+class MissingPackage(RuntimeError):
+    """Prefect's package for workers of the pool's type is not installed; the message says what to do."""
 
 
 class PrefectWorker(ChildProcess):
@@ -55,9 +65,9 @@ class PrefectWorker(ChildProcess):
 
 
 def become(pool: str) -> None:
-    """Start supervision, and become Prefect's worker once its first pass is done. Raises ``NoServer``.
+    """Start supervision, and become Prefect's worker once its first pass is done.
 
-    The first pass comes before the worker polls, so that runs whose time has passed are not started. It waits for a
+    Raises ``NoServer`` and ``MissingPackage``. The first pass comes before the worker polls, so that runs whose time has passed are not started. It waits for a
     server that does not answer yet.
     """
     env = worker_environment()
@@ -69,6 +79,12 @@ def become(pool: str) -> None:
         line = report.readline()
     if not line:  # it has said why
         sys.exit(supervision.wait() or 1)
+    try:
+        require_kubernetes_package(pool)
+    except MissingPackage:
+        supervision.terminate()
+        supervision.wait()
+        raise
     if abs(skew := float(line)) > MAX_CLOCK_SKEW:
         ahead = "ahead of" if skew > 0 else "behind"
         print(
@@ -83,6 +99,25 @@ def become(pool: str) -> None:
     os.execve(sys.executable, [sys.executable, "-m", "prefect", *worker_arguments(pool, env)], env)
 
 
+def require_kubernetes_package(pool: str) -> None:
+    """Raise ``MissingPackage`` if the pool has type kubernetes and Prefect's package for it is not installed."""
+    if find_spec(KUBERNETES_PACKAGE) is not None:
+        return
+    # Their import takes seconds.
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectException
+
+    pool_type = None
+    # A server that is away is the worker's to wait for.
+    with suppress(httpx.HTTPError, PrefectException), get_client(sync_client=True) as client:
+        pool_type = client.read_work_pool(pool).type
+    if pool_type == "kubernetes":
+        raise MissingPackage(
+            f"work pool {pool} has type {pool_type}, and the package prefect-kubernetes is not installed; install it "
+            "from the checkout with `pip install -c constraints.txt -e '.[kubernetes-worker]'`"
+        )
+
+
 def worker_environment() -> dict[str, str]:
     """Return this process's environment with the worker's profile. Raises ``NoServer`` if it names no server."""
     env = environment(WORKER_PROFILE)
@@ -94,10 +129,11 @@ def worker_environment() -> dict[str, str]:
 def worker_arguments(pool: str, env: Mapping[str, str]) -> list[str]:
     """Return the arguments of ``prefect`` for a worker of the pool's type in this process, under a name that says so.
 
-    A pool that does not exist is not created with Prefect's open template.
+    A pool that does not exist is not created with Prefect's open template, and no package is installed.
     """
     name = f"{Holder.here()}_{uuid4().hex[:8]}".replace("/", ".")
     arguments = ["worker", "start", "--pool", pool, "--name", name, "--no-create-pool-if-not-found"]
+    arguments += ["--install-policy", "never"]
     host, port = env["PREFECT_WORKER_WEBSERVER_HOST"], int(env.get("PREFECT_WORKER_WEBSERVER_PORT", "8080"))
     try:
         check_listenable(host, port)

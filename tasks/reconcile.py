@@ -94,7 +94,8 @@ async def start_runs(objects: str, all_due: list[Start]) -> list[str]:
             deployments = await read_deployments(client, {one.deployment for one in all_due})
             for one in all_due:
                 if one.deployment not in deployments:
-                    log.error("%s is not started: there is no deployment %s", one.key, one.deployment)
+                    missing = "%s is not started: there is no deployment %s; run `modelyard bootstrap`"
+                    log.error(missing, one.key, one.deployment)
                     continue
                 claimed = await reconciler.claim(one)
                 if not claimed.claims:

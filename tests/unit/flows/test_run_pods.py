@@ -10,6 +10,7 @@ from install_manifests import CONTROLLER_NAMESPACE, documents
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect_kubernetes.settings import KubernetesSettings
 from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
 
 from deployments import automations
@@ -66,6 +67,16 @@ async def test_a_run_is_a_job_of_one_pod_that_prefect_can_cancel() -> None:
     assert variables["PREFECT__FLOW_RUN_ID"] == str(FLOW_RUN.id)
     assert variables["PREFECT_API_URL"] == API
     assert made["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == "modelyard-run"
+
+
+async def test_jobs_refer_to_the_secret_in_place_of_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in read_profile(WORKER_PROFILE).items():
+        monkeypatch.setenv(name, value)
+    settings = KubernetesSettings().worker
+    (container,) = (await job({}))["spec"]["template"]["spec"]["containers"]
+    secrets = [source["secretRef"]["name"] for source in container["envFrom"] if "secretRef" in source]
+    assert [settings.api_auth_string_secret_name] == secrets
+    assert settings.api_auth_string_secret_key == "PREFECT_API_AUTH_STRING"
 
 
 async def test_zombies_are_pods_that_miss_ten_heartbeats() -> None:
