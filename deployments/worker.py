@@ -67,8 +67,8 @@ class PrefectWorker(ChildProcess):
 def become(pool: str) -> None:
     """Start supervision, and become Prefect's worker once its first pass is done.
 
-    Raises ``NoServer`` and ``MissingPackage``. The first pass comes before the worker polls, so that runs whose time has passed are not started. It waits for a
-    server that does not answer yet.
+    The first pass comes before the worker polls, so that runs whose time has passed are not started. It waits for a
+    server that does not answer yet. Raises ``NoServer`` and ``MissingPackage``.
     """
     env = worker_environment()
     reading, writing = os.pipe()
