@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.exceptions import PrefectHTTPStatusError
 
 from deployments import automations, checks, queues
 from deployments.child import ChildFailed, run_command
@@ -51,6 +52,8 @@ async def bootstrap(
     ``pool_type`` and ``pods`` are those of ``create_work_pool``. ``autoscale`` is merged into the autoscale
     deployments' parameters. ``without_authentication``: a server of another machine may let anybody in.
     """
+    if not prefect_file.is_file():
+        raise BootstrapFailed([f"--prefect-file: {prefect_file} does not exist"])
     _fail_on(checks.package_problems(checks.installed()) + checks.settings_problems())
     async with get_client() as client:
         _fail_on(await checks.wait_for_server(client, SERVER_TIMEOUT))
@@ -61,14 +64,14 @@ async def bootstrap(
             say(f"work pool {pool}: {await create_work_pool(client, pool, pool_type, pods)}")
         except OpenWorkPool as error:
             raise BootstrapFailed([str(error)]) from None
+        except PrefectHTTPStatusError as error:
+            raise BootstrapFailed([f"The work pool {pool} cannot be created: {error.response.text[:300]}"]) from None
         for line in await queues.apply(client, pool):
             say(f"work queue {line}")
         with TemporaryDirectory(prefix="modelyard-bootstrap-") as folder:
-            file = prefect_file
-            if autoscale:
-                file = Path(folder) / prefect_file.name
-                write_with_parameters(autoscale, file, prefect_file)
-            await deploy(client, file)
+            file = Path(folder) / prefect_file.name
+            write_with_parameters(autoscale or {}, file, prefect_file, pool)
+            await deploy(client, file, prefect_file.parent)
         for line in await queues.move_runs(client, pool):
             say(f"work queue {line}")
         names = deployment_names(prefect_file)
@@ -79,8 +82,8 @@ async def bootstrap(
         say("self-test: every active schedule has planned runs")
 
 
-async def deploy(client: PrefectClient, prefect_file: Path = PREFECT_FILE) -> None:
-    """Deploy everything the file declares, with Prefect's own command. Raises ``BootstrapFailed`` with its output.
+async def deploy(client: PrefectClient, prefect_file: Path, folder: Path = PREFECT_FILE.parent) -> None:
+    """Deploy everything the file declares, with Prefect's own command run in ``folder``. Raises ``BootstrapFailed``.
 
     From then on the server refuses a run with a parameter that its flow does not have. Prefect's own form leaves the
     top level open, and such a run would fail at its start.
@@ -89,7 +92,7 @@ async def deploy(client: PrefectClient, prefect_file: Path = PREFECT_FILE) -> No
         await run_command(
             *(sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)),
             env=environment(WORKER_PROFILE, {"PREFECT_API_URL": str(client.api_url)}),
-            cwd=prefect_file.parent,
+            cwd=folder,
             timeout=DEPLOY_TIMEOUT,
         )
     except ChildFailed as error:
@@ -119,14 +122,20 @@ def deployment_names(prefect_file: Path = PREFECT_FILE) -> set[str]:
     return {str(deployment["name"]) for deployment in read(prefect_file)["deployments"]}
 
 
-def write_with_parameters(changes: Mapping[str, Any], target: Path, prefect_file: Path = PREFECT_FILE) -> None:
+def write_with_parameters(
+    changes: Mapping[str, Any], target: Path, prefect_file: Path = PREFECT_FILE, pool: str = POOL
+) -> None:
     """Write a copy of the file whose autoscale deployments have ``changes`` merged into their parameters.
 
-    The schedule follows the length of the shift, unless that is a single tick.
+    Deployments of the file's pool ``modelyard`` are those of ``pool`` in the copy. The schedule follows the length of
+    the shift, unless that is a single tick.
     Raises ``pydantic.ValidationError`` for parameters that do not fit.
     """
     content = read(prefect_file)
     for deployment in content["deployments"]:
+        place = deployment.get("work_pool") or {}
+        if place.get("name") == POOL:
+            deployment["work_pool"] = {**place, "name": pool}
         if not deployment["name"].startswith(AUTOSCALE):
             continue
         parameters = _merged(deployment["parameters"], changes)

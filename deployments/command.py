@@ -182,11 +182,18 @@ def bootstrap(
     given = options.json_object(autoscale, "--autoscale")
     if pool_type == PoolType.KUBERNETES and not image:
         raise options.UsageError("--image: required by --pool-type kubernetes, such as modelyard:0.1.0")
+    if image and pool_type != PoolType.KUBERNETES:
+        raise options.UsageError("--image: only runs of --pool-type kubernetes have one; give that, too")
     from pydantic import ValidationError
 
     from deployments.bootstrap import bootstrap as install
     from deployments.work_pool import RunPods
+    from modelyard.runtimes.images import parse_image
 
+    try:
+        parse_image(image or "modelyard")
+    except ValueError as error:
+        raise options.UsageError(f"--image: {error}") from error
     try:
         asyncio.run(
             install(

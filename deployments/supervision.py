@@ -130,15 +130,22 @@ class ShiftLeases(AsyncExitStack):
                 self._cluster = await self.enter_async_context(Cluster.connect(ClusterSettings()))
             holders = await self._monitor.look(self._cluster, both)
         except (ClusterError, OSError) as error:
-            if str(error) != self._obstacle:
-                self._obstacle = str(error)
-                get_logger("supervision").warning("Shifts are judged by Prefect alone: no Lease can be read: %s", error)
+            self._report(str(error))
             return {}
-        self._obstacle = ""
+        refused = self._monitor.refused
+        self._report("; ".join(f"{error}; name it in the Role of rbac.yaml" for error in refused.values()))
         return {
             shift: dict(holders[key] for key in (lease, _standby_of(lease)) if key in holders)
             for shift, lease in names.items()
+            if lease not in refused and _standby_of(lease) not in refused
         }
+
+    def _report(self, obstacle: str) -> None:
+        """Log what keeps Leases from being read, once."""
+        if obstacle and obstacle != self._obstacle:
+            text = "Judging shifts by their states in Prefect, because Leases cannot be read: %s"
+            get_logger("supervision").warning(text, obstacle)
+        self._obstacle = obstacle
 
 
 def _lease_of(shift: DeploymentResponse) -> Key | None:
@@ -224,7 +231,7 @@ async def _run(pool: str, report: int | None) -> None:
                     _, repairs = await supervision.run_once(now)
             except Exception as error:
                 if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
-                    sys.exit(f"error: {UNKNOWN}")
+                    sys.exit(f"error: {client.api_url} does not let us in: {UNKNOWN}")
                 if repr(error) != obstacle:
                     log.warning("The runs of %s cannot be supervised now, trying again: %r", pool, error)
                 obstacle, pause = repr(error), RECOVERY_INTERVAL
@@ -251,4 +258,4 @@ async def _require_pool(client: PrefectClient, pool: str) -> None:
     try:
         await client.read_work_pool(pool)
     except ObjectNotFound:
-        sys.exit(f"error: there is no work pool {pool}; `modelyard bootstrap` creates it")
+        sys.exit(f"error: there is no work pool {pool}; `modelyard bootstrap --pool {pool}` creates it")

@@ -128,7 +128,13 @@ async def create_work_pool(
             return f"created (type {wanted})"
         pool = await client.read_work_pool(name)
     if pool_type not in (None, pool.type):
-        raise OpenWorkPool(f"The work pool {name} has type {pool.type}, not {pool_type}; name another --pool")
+        raise OpenWorkPool(
+            f"The work pool {name} has type {pool.type}, not {pool_type}; name another --pool, or delete this one "
+            'first (docs/real-cluster.md, "Every run as a pod")'
+        )
+    if pods is not None and pool.type != "kubernetes":
+        raise OpenWorkPool(f"The work pool {name} has type {pool.type}, whose runs have no image; leave out --image")
+    kept = ""
     if template := templates.get(pool.type):
         await client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
     elif takes_variables(pool.base_job_template):
@@ -136,7 +142,9 @@ async def create_work_pool(
             f"The base job template of the work pool {name} (type {pool.type}) takes variables, so whoever may create "
             "a run chooses what is executed; remove its placeholders, variables and `env`, or name another --pool"
         )
-    return f"exists (type {pool.type}{', paused' if pool.is_paused else ''})"
+    elif pool.type == "kubernetes":
+        kept = "; its pods keep their image and template: give --image to update both"
+    return f"exists (type {pool.type}{', paused' if pool.is_paused else ''}{kept})"
 
 
 def takes_variables(template: Mapping[str, Any]) -> bool:

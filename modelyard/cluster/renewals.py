@@ -10,10 +10,9 @@ import asyncio
 import enum
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 
 from modelyard.cluster.client import Cluster
-from modelyard.cluster.errors import ClusterError, NotFound
+from modelyard.cluster.errors import ClusterError, Forbidden, NotFound
 from modelyard.cluster.holder import Holder
 from modelyard.cluster.lease import seconds_since
 from modelyard.cluster.objects import Object
@@ -64,15 +63,22 @@ class RenewalMonitor:
         self._clock = clock
         self._records: dict[Key, _Record] = {}
         self._blind = False
+        self.refused: dict[Key, Forbidden] = {}
+        """Leases that the last look may not read."""
 
     async def look(self, cluster: Cluster, names: Collection[Key]) -> dict[Key, tuple[str, Renewal]]:
-        """Return the token and the renewals of each Lease's holder. Raises ``ClusterError``."""
+        """Return the token and the renewals of each Lease's holder, but for those in ``refused``.
+
+        Raises ``ClusterError``.
+        """
         try:
-            specs = await asyncio.gather(*(_read(cluster, name) for name in names))
+            results = await asyncio.gather(*(_read(cluster, name) for name in names))
         except ClusterError:
             self.forget()
             raise
-        return self.judge(dict(zip(names, specs, strict=True)), self._clock())
+        read = dict(zip(names, results, strict=True))
+        self.refused = {name: result for name, result in read.items() if isinstance(result, Forbidden)}
+        return self.judge({name: spec for name, spec in read.items() if isinstance(spec, dict)}, self._clock())
 
     def forget(self) -> None:
         """Forget all records after an outage, in which nobody could renew."""
@@ -94,8 +100,11 @@ class RenewalMonitor:
         return {name: (record.token, record.judge(now)) for name, record in records.items()}
 
 
-async def _read(cluster: Cluster, name: Key) -> Object:
-    with suppress(NotFound):
+async def _read(cluster: Cluster, name: Key) -> Object | Forbidden:
+    try:
         lease = await cluster.get(LEASES, name.name, name.namespace, timeout=READ_TIMEOUT)
-        return lease.get("spec") or {}
-    return {}
+    except NotFound:
+        return {}
+    except Forbidden as error:
+        return error
+    return lease.get("spec") or {}

@@ -160,6 +160,9 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
     names = ("reconcile", "carry-out", "deliver", "verify-models", "roll-out", "benchmark", "re-run-benchmarks")
     names += ("onboard", "refit-profiles", "replay")
     assert others == [DEPLOYMENTS[name] for name in names], "they have no such parameters"
+    write_with_parameters({}, file, pool="gpu")
+    copied = {name["name"]: name["work_pool"] for name in read(file)["deployments"]}
+    assert copied == {name: {**each["work_pool"], "name": "gpu"} for name, each in DEPLOYMENTS.items()}
     with pytest.raises(ValidationError, match="interval_secconds"):
         write_with_parameters({"interval_secconds": 1}, file)
 
