@@ -58,7 +58,9 @@ async def verify_models(parameters: VerifyParameters) -> State[Any]:
     another run works on is left to that run.
     """
     kinds = [kind for kind in KINDS if kind.namespaced or not parameters.namespaces]
-    verified = await asyncio.gather(*(_verify(kind.kind, parameters) for kind in kinds))
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(_verify(kind.kind, parameters)) for kind in kinds]
+    verified = [task.result() for task in running]
     elsewhere = sum(count for _, _, count in verified)
     text = f"{counted(sum(count for _, count, _ in verified), 'model')} checked"
     text += f", {elsewhere} left to other runs" if elsewhere else ""

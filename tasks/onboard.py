@@ -31,7 +31,7 @@ from tasks.stage import BRIEF, RETRIED, STAGE
 from tasks.steps import OpenRun, RunRef, open_run
 
 
-@task(name="resolve load", task_run_name="resolve load", **RETRIED)
+@task(name="resolve load", task_run_name="resolve the load of {namespace}/{model}", **RETRIED)
 async def resolve_load(
     ref: RunRef, path: Path | None, service_class: str | None, namespace: str, model: str
 ) -> dict[str, float]:
@@ -56,7 +56,7 @@ async def resolve_load(
     return values
 
 
-@task(name="start", task_run_name="start {asked.name}", **BRIEF)
+@task(name="start", task_run_name="start {asked.namespace}/{asked.name}", **BRIEF)
 async def start(ref: RunRef, asked: OnboardRequest, attempt: int) -> Key:
     """Create the ConfigMap that stands for the onboarding, or let the run go on with the existing one; return its key.
 
@@ -89,7 +89,7 @@ async def _retry_children(run: OpenRun, asked: OnboardRequest, key: Key) -> None
             await retry_child(run.view.cluster, child, obj)
 
 
-@task(name="simulate", task_run_name="simulate the expected load", **STAGE)
+@task(name="simulate", task_run_name="simulate the load of {key}", **STAGE)
 async def simulate(ref: RunRef, key: Key, path: Path | None) -> LoadCheck:
     """Replay the expected load in the simulator; return what clients would see on all replicas."""
     async with open_run(ref) as run:
@@ -100,7 +100,7 @@ async def simulate(ref: RunRef, key: Key, path: Path | None) -> LoadCheck:
     return check
 
 
-@task(name="verify", task_run_name="verify under load", **STAGE)
+@task(name="verify", task_run_name="verify {key} under load", **STAGE)
 async def verify(ref: RunRef, key: Key, seconds: float) -> LoadCheck:
     """Put the expected load on the service for a short time; return what its clients saw."""
     async with open_run(ref) as run:
@@ -109,7 +109,7 @@ async def verify(ref: RunRef, key: Key, seconds: float) -> LoadCheck:
     return check
 
 
-@task(name="report", task_run_name="report", **STAGE)
+@task(name="report", task_run_name="report {key}", **STAGE)
 async def report(ref: RunRef, key: Key, checks: list[LoadCheck]) -> ObjectResult:
     """Show the candidates, the objects, what finding out cost, and what holds under load; return the result."""
     log = get_run_logger()
