@@ -67,7 +67,8 @@ async def test_a_model_in_a_bucket_becomes_a_service_of_the_right_size(
     each = {f"{what} {name}" for what in ("roll out", "measure", "remove") for name in SPEEDS}
     order = f"{space}/chat-onboarding"
     once = {
-        f"resolve the load of {space}/chat", f"start {space}/chat", f"deliver the model of {order}", f"select candidates for {order}",
+        f"resolve the load of {space}/chat", f"start {space}/chat",
+        f"deliver the model of {order}", f"select candidates for {order}",
         f"serve {order}", f"simulate the load of {order}", f"verify {order} under load", f"report {order}",
     }  # fmt: skip
 
