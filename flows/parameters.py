@@ -220,7 +220,7 @@ class RollOutParameters(LifecycleParameters):
     @model_validator(mode="after")
     def _what_is_of_routes(self) -> Self:
         if self.kind != "ModelRoute" and (self.traffic is not None or self.dry_run):
-            raise ValueError("traffic and dry_run are of a ModelRoute: set kind: ModelRoute, or leave them out")
+            raise ValueError("traffic and dry_run apply only to kind ModelRoute: set kind, or leave them out")
         return self
 
 

@@ -300,7 +300,7 @@ async def run_shift(settings: ShiftSettings, opener: Opener, *, table: str, writ
     run = context.flow_run if context else None
     late_by = seconds_late(run, datetime.now(UTC))
     if settings.is_stale(late_by):
-        return Completed(name="Skipped", message=f"{late_by:.0f} s late: its moment has passed, a newer run is due")
+        return Completed(name="Skipped", message=f"{late_by:.0f} s late: a newer run is scheduled")
     on_schedule, token = late_by if is_on_schedule(run) else 0.0, run.id.hex if run else ""
     shift = Shift(settings, opener, table=table, writes=writes, late_by=on_schedule, token=token)
     return final_state(await shift.run())
@@ -318,10 +318,10 @@ def final_state(report: ShiftReport) -> State[Any]:
     """The state a run ends in, with the shift in numbers as its message."""
     if report.ticks == 0:
         if report.obstacle:
-            return Failed(message=f"Not one tick: {report.obstacle}")
+            return Failed(message=f"No tick completed: {report.obstacle}")
         if report.rival:
-            return Completed(name="Standby", message="Another run held the lease all the while; nothing was done")
-        message = "The lease was not to be had in time, and nobody was seen to renew it; nothing was done"
+            return Completed(name="Standby", message="Another run held the Lease for the whole shift")
+        message = "Could not acquire the Lease in time; no holder renewed it"
         return Completed(name="Standby", message=message)
     if report.failed == report.ticks:
         return Failed(message=f"Every tick failed: {report}")

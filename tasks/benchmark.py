@@ -75,7 +75,7 @@ async def compare(ref: RunRef, key: Key, before: BenchmarkResults, fail_if: Sequ
         after = kept(await run.view.cluster.get(BENCHMARK_JOBS, key.name, key.namespace))
     compared = pairs(before, after)
     if not any(pair.before and pair.after for pair in compared):
-        get_run_logger().warning("%s has measured none of it before: no change can be told", before.name)
+        get_run_logger().warning("Cannot compare: %s has no earlier results of these runs", before.name)
     await show_table("benchmark-changes", f"Changes since {before.name}", map(changes, compared))
     return tripped([parse_condition(text) for text in fail_if], compared)
 

@@ -130,7 +130,7 @@ async def test_an_unreachable_cluster_is_retried_until_the_shift_ends(parameters
     state = await shift(parameters(shift_seconds=0.8, closed=1))
     assert state.name == "Failed"
     assert state.message == (
-        "Not one tick: the connections cannot be opened: ConnectionError: the cluster cannot be reached"
+        "No tick completed: the connections cannot be opened: ConnectionError: the cluster cannot be reached"
     )
     assert not recorded(record)
 
@@ -180,7 +180,7 @@ async def test_a_standby_that_could_once_not_ask_for_the_lease_has_not_failed(
     state = await shift(parameters(shift_seconds=4, refuse=1))
     assert (state.name, state.message) == (
         "Standby",
-        "Another run held the lease all the while; nothing was done",
+        "Another run held the Lease for the whole shift",
     )
     await other.release()
 
@@ -394,7 +394,7 @@ async def test_the_foreground_run_is_one_run_of_the_real_flow(
         timeout=200,
     )
     assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("Failed: Not one tick: ")
+    assert done.stdout.startswith("Failed: No tick completed: ")
     named = FlowRunFilter(name=FlowRunFilterName(like_="autoscale mine, one tick at 20"))
     assert len(await client.read_flow_runs(flow_run_filter=named)) == 1
 

@@ -31,19 +31,19 @@ from modelyard.reconcile.report import ShiftReport
         pytest.param(
             ShiftReport(rival="somebody"),
             "Standby",
-            "Another run held the lease all the while; nothing was done",
+            "Another run held the Lease for the whole shift",
             id="never the writer",
         ),
         pytest.param(
             ShiftReport(),
             "Standby",
-            "The lease was not to be had in time, and nobody was seen to renew it; nothing was done",
+            "Could not acquire the Lease in time; no holder renewed it",
             id="after a writer that died",
         ),
         pytest.param(
             ShiftReport(obstacle="the lease x cannot be asked for: E: down"),
             "Failed",
-            "Not one tick: the lease x cannot be asked for: E: down",
+            "No tick completed: the lease x cannot be asked for: E: down",
             id="no cluster",
         ),
     ],
