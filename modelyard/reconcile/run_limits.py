@@ -65,8 +65,13 @@ class RunAdmission:
         self._by_deployment = Counter((name, run.deployment) for run in load.active for name in run.namespaces)
         self._queued_by_namespace = Counter(name for run in load.active if run.queued for name in run.namespaces)
         self._queued = sum(run.queued for run in load.active)
-        self._total = len(load.active)
-        self._free = max(0, self.limits.places - (self._total - self._queued))
+        self._free = max(0, self.limits.places - (len(load.active) - self._queued))
+        counted = Counter[str]()
+        self._total = 0
+        for run in load.active:  # a namespace beyond its own limit leaves the others their part of the whole
+            if not run.namespaces or any(counted[name] < self.limits.per_namespace for name in run.namespaces):
+                self._total += 1
+                counted.update(run.namespaces)
 
     def reason_to_join(self, namespace: str) -> str:
         """Return why an object of this namespace may not join a run of others; empty if it may."""

@@ -146,6 +146,16 @@ def test_an_object_that_waits_for_its_turn_says_for_what(active: list[ActiveRun]
     assert len(made.starts) == (not reason)
 
 
+def test_more_runs_of_one_namespace_than_it_may_have_take_no_turn_of_others() -> None:
+    """They were started by hand, or by parents side by side."""
+    greedy = [ActiveRun("x", frozenset(["greedy"]), queued) for queued in (False, True) for _ in range(5)]
+    (start,) = dispatch([(DELIVER, [plan("modest", "x")])], {}, NOW, RunLoad(greedy)).starts
+    assert start.claims[0][0].key.namespace == "modest"
+    several_greedy = [ActiveRun("x", frozenset([name]), True) for name in "abcd" for _ in range(9)]
+    made = dispatch([(DELIVER, [plan("modest", "x")])], {}, NOW, RunLoad(several_greedy))
+    assert [*made.waiting.values()] == ["waits for its turn: the runs of all namespaces are at their limit (10)"]
+
+
 def test_what_is_under_way_waits_for_no_turn() -> None:
     claim = Claim("before", "0" * 12, 1, NOW)
     busy = plan("a", "x")
