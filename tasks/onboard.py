@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from prefect import get_run_logger, task
 from prefect.artifacts import MarkdownArtifact
 
-from modelyard.cluster import CONFIG_MAPS, NotFound
-from modelyard.objects import Key
+from modelyard.cluster import CONFIG_MAPS, NotFound, Object
+from modelyard.objects import Key, ResourceType
 from modelyard.onboarding.expected import class_targets, expected
 from modelyard.onboarding.lifecycle import Onboarding
-from modelyard.onboarding.objects import LABEL, order_key
+from modelyard.onboarding.objects import order_key
 from modelyard.onboarding.plan import name_of
 from modelyard.onboarding.report import LoadCheck, markdown, onboarding_result, spent, table
 from modelyard.onboarding.request import OnboardRequest
@@ -69,8 +70,8 @@ async def start(ref: RunRef, asked: OnboardRequest, attempt: int) -> Key:
             raise Superseded(f"{rival} works on ConfigMap {key}")
         if not await take_over(run.view.cluster, asked, ref.run):
             get_run_logger().info("ConfigMap %s exists: going on with what was begun", key)
-            await retry_failed(run.view.cluster, asked, f"{ref.run.rpartition('/')[2]}-{attempt}")
-            await _retry_children(run, asked, key)
+            made = await retry_failed(run.view.cluster, asked, f"{ref.run.rpartition('/')[2]}-{attempt}")
+            await _retry_children(run, key, made)
     return key
 
 
@@ -81,12 +82,11 @@ async def _live_rival(run: OpenRun, key: Key, name: str) -> str:
     return claim.run if claim is not None and claim.run != name and await is_live(claim.run) else ""
 
 
-async def _retry_children(run: OpenRun, asked: OnboardRequest, key: Key) -> None:
-    for child in CHILDREN.values():
-        for obj in await run.view.cluster.list(child.kind, asked.namespace, f"{LABEL}={asked.name}"):
-            if (obj.get("status") or {}).get("state") == "Failed":
-                run.lifecycle(Onboarding).retried.add((key, name_of(obj)))
-            await retry_child(run.view.cluster, child, obj)
+async def _retry_children(run: OpenRun, key: Key, made: Iterable[tuple[ResourceType, Object]]) -> None:
+    for kind, obj in made:
+        if (obj.get("status") or {}).get("state") == "Failed":
+            run.lifecycle(Onboarding).retried.add((key, name_of(obj)))
+        await retry_child(run.view.cluster, CHILDREN[kind.kind], obj)
 
 
 @task(name="simulate", task_run_name="simulate the load of {key}", **STAGE)

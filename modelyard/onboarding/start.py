@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
-from modelyard.cluster import CONFIG_MAPS, AlreadyExists, Cluster, Forbidden
+from modelyard.cluster import CONFIG_MAPS, AlreadyExists, Cluster, Forbidden, Object
 from modelyard.models.names import BASE_MODELS
 from modelyard.models.uri import ClaimFolder, parse
 from modelyard.models.world import NUDGE, claim
+from modelyard.objects import ResourceType
 from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
 from modelyard.onboarding.lifecycle import MEMORY
-from modelyard.onboarding.progress import OnboardMemory
+from modelyard.onboarding.plan import name_of
+from modelyard.onboarding.progress import OnboardMemory, objects_of_steps
 from modelyard.onboarding.request import OnboardRequest
 from modelyard.reconcile.fence import take
 from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.workloads.world import INFERENCE_SERVICES
 
 
 class OnboardRefused(Exception):
@@ -53,10 +57,11 @@ async def take_over(cluster: Cluster, asked: OnboardRequest, run: str) -> bool:
     return new
 
 
-async def retry_failed(cluster: Cluster, asked: OnboardRequest, attempt: str) -> None:
+async def retry_failed(cluster: Cluster, asked: OnboardRequest, attempt: str) -> list[tuple[ResourceType, Object]]:
     """Try what failed again: the model's delivery, benchmarks, and candidates that were given up.
 
-    ``attempt`` tells one request for it from the others.
+    ``attempt`` tells one request for it from the others. Returns the objects of the onboarding's steps that were there:
+    anybody may give others its label.
     """
     key = objects.order_key(asked)
     stored = await cluster.get(CONFIG_MAPS, key.name, key.namespace)
@@ -65,8 +70,15 @@ async def retry_failed(cluster: Cluster, asked: OnboardRequest, attempt: str) ->
         kept = render_memory(memory.model_copy(update={"given_up": {}}))
         body = {"metadata": {"annotations": {MEMORY: kept}}}
         await cluster.merge_patch(CONFIG_MAPS, key.name, body, key.namespace)
-    for kind, annotation in ((BASE_MODELS, NUDGE), (BENCHMARK_JOBS, RE_RUN)):
+    with_candidates = asked.model_copy(update={"candidates": asked.candidates or memory.candidates})
+    names = {*chain(*objects_of_steps(with_candidates).values())}
+    made = []
+    for kind, annotation in ((BASE_MODELS, NUDGE), (INFERENCE_SERVICES, None), (BENCHMARK_JOBS, RE_RUN)):
         for obj in await cluster.list(kind, asked.namespace, f"{objects.LABEL}={asked.name}"):
-            if (obj.get("status") or {}).get("state") == "Failed":
+            if name_of(obj) not in names or objects.conflict(asked, obj, obj):
+                continue
+            made.append((kind, obj))
+            if annotation is not None and (obj.get("status") or {}).get("state") == "Failed":
                 body = {"metadata": {"uid": obj["metadata"]["uid"], "annotations": {annotation: attempt}}}
                 await cluster.merge_patch(kind, obj["metadata"]["name"], body, asked.namespace)
+    return made
