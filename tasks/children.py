@@ -19,7 +19,13 @@ from uuid import UUID
 
 from prefect import get_run_logger, task
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterIdempotencyKey,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+    TaskRunFilterName,
+)
 from prefect.client.schemas.objects import Constant, FlowRun, FlowRunResult, Parameter, State, TaskRunResult
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run, task_run
@@ -29,13 +35,23 @@ from modelyard.cluster import Cluster
 from modelyard.objects import ResourceType
 from modelyard.reconcile.dispatch import Claim, child_claim, is_own_key
 from modelyard.reconcile.plan import CLAIM, Subject
+from modelyard.reconcile.run_limits import RunAdmission
 from tasks.reconcile import BY_HAND, BY_ID, CHILD_RETRIES
-from tasks.run_load import CALL_TIMEOUT, create_run
+from tasks.run_load import CALL_TIMEOUT, create_run, read_load
 
 EVERY = 2.0
 """Seconds between two looks at a child's state."""
 FIRST_PAUSE = 10.0
 """Seconds until a child that failed is retried, three times as long the second time; one that crashed is at once."""
+MOST_CHILDREN = CHILD_RETRIES + 2
+"""Children of one parent for one object: whoever deletes it, or changes its claim, makes another one necessary."""
+TOO_MANY = (
+    f"{MOST_CHILDREN} flow runs were started for it, and each time it was deleted or its annotation {CLAIM} changed;"
+    " find out who does so, then start the onboarding again"
+)
+
+_starting = asyncio.Lock()
+"""Held from the look at the unfinished runs until another one is created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +64,14 @@ class ChildKind:
 
 
 class ChildState(NamedTuple):
-    """State of a child run: whether it goes on, and why it has failed for good (empty: it has not)."""
+    """State of a child run: whether it goes on, and why it has failed for good (empty: it has not).
+
+    ``waiting`` says for which turn it waits before it is started.
+    """
 
     is_live: bool = True
     problem: str = ""
+    waiting: str = ""
 
 
 @task(name="child run")
@@ -68,7 +88,8 @@ async def follow_child(child: ChildKind, obj: Mapping[str, Any], home: str) -> C
     async with asyncio.timeout(3 * CALL_TIMEOUT), get_client() as client:
         run = await _read(client, key)
         if run is None:
-            return ChildState(problem=await _start(client, child, subject, key, home))
+            async with _starting:
+                return await _start(client, child, subject, key, home)
         state = run.state
         if state is None or not state.is_final():
             return ChildState()
@@ -156,17 +177,35 @@ async def _retry(client: PrefectClient, run: FlowRun, pause: float = 0.0) -> Non
     await client.set_flow_run_state(run.id, state)
 
 
-async def _start(client: PrefectClient, child: ChildKind, subject: Subject, key: str, home: str) -> str:
-    """Create the task run that stands for the child, and the child; each is created once, however often this runs."""
+async def _start(client: PrefectClient, child: ChildKind, subject: Subject, key: str, home: str) -> ChildState:
+    """Create the task run that stands for the child, and the child; each is created once, however often this runs.
+
+    Neither is created while the namespace has no turn, or after ``MOST_CHILDREN`` for the object.
+    """
     try:
         deployment = await client.read_deployment_by_name(child.deployment)
     except ObjectNotFound:
-        return f"deployment {child.deployment} not found; run `modelyard bootstrap`"
+        return ChildState(problem=f"deployment {child.deployment} not found; run `modelyard bootstrap`")
+    name = str(subject.ref)
+    if await _other_children(client, name, key) >= MOST_CHILDREN:
+        return ChildState(problem=TOO_MANY)
+    admission = RunAdmission(await read_load(client, [child.deployment]))
+    if reason := admission.reason_to_wait(subject.key.namespace):
+        return ChildState(waiting=reason)
     parents: dict[str, list[TaskRunResult | FlowRunResult | Parameter | Constant]]
     parents = {"__parents__": [TaskRunResult(id=UUID(task_run.id))]}
     stands_for = await client.create_task_run(
-        child_run, UUID(flow_run.id), key, name=str(subject.ref), state=Pending(), task_inputs=parents
+        child_run, UUID(flow_run.id), key, name=name, state=Pending(), task_inputs=parents
     )
     given = {**child.parameters, "controller_namespace": home}
     await create_run(client, deployment, key, [subject], given, stands_for.id)
-    return ""
+    return ChildState()
+
+
+async def _other_children(client: PrefectClient, name: str, key: str) -> int:
+    """Return how many children of this parent stand for the object under other keys, ``MOST_CHILDREN`` at most."""
+    chosen = TaskRunFilter(
+        flow_run_id=TaskRunFilterFlowRunId(any_=[UUID(flow_run.id)]), name=TaskRunFilterName(any_=[name])
+    )
+    runs = await client.read_task_runs(task_run_filter=chosen, limit=MOST_CHILDREN + 1)
+    return min(MOST_CHILDREN, sum(run.dynamic_key != key for run in runs))

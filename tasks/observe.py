@@ -103,6 +103,7 @@ async def follow_children(view: RunView, home: str, key: Key, step: StepId) -> f
     if obj is None:
         return 1.0
     state = await follow_child(CHILDREN[obj["kind"]], obj, home)
+    lifecycle.waiting[key, name_of(obj)] = state.waiting
     if state.problem:
         lifecycle.failed[key, name_of(obj)] = state.problem
     if not state.is_live:

@@ -19,7 +19,7 @@ from modelyard.objects.parse import epoch, node
 from modelyard.onboarding import objects, progress
 from modelyard.onboarding.fits import fits
 from modelyard.onboarding.plan import Findings, Name, NextSteps, name_of, next_steps
-from modelyard.onboarding.progress import OnboardMemory, OnboardStanding, objects_of_steps, step_phases
+from modelyard.onboarding.progress import OnboardMemory, OnboardStanding, object_of, objects_of_steps, step_phases
 from modelyard.onboarding.request import OnboardRequest
 from modelyard.reconcile.dispatch import child_claim
 from modelyard.reconcile.memory import parse_memory, render_memory
@@ -41,11 +41,13 @@ _KEPT = frozenset(("BaseModel", "ConfigMap", "VariantAutoscaling"))
 class Onboarding:
     """Onboardings. Plans have an ``OnboardStanding``.
 
-    ``failed`` says of objects why the run that worked on them has failed for good. ``retried`` has those whose failed
-    run is tried again: what their status says is from before.
+    ``failed`` says of objects why the run that worked on them has failed for good, ``waiting`` for which turn their run
+    waits (empty: for none). ``retried`` has those whose failed run is tried again: what their status says is from
+    before.
     """
 
     failed: MutableMapping[tuple[Key, Name], str] = field(default_factory=dict)
+    waiting: MutableMapping[tuple[Key, Name], str] = field(default_factory=dict)
     retried: set[tuple[Key, Name]] = field(default_factory=set)
     served: frozenset[ServedKind] = frozenset()
 
@@ -100,7 +102,7 @@ class Onboarding:
         if memory.candidates and fresh:
             selected = PlanStep(StepPhase.ACTIVE, step_phases(here)[progress.SELECT].message, keeps=True)
             return replace(plan, steps={progress.SELECT: selected})
-        return replace(plan, steps=_steps(here, plan))
+        return replace(plan, steps=_steps(here, plan, self.waiting))
 
     def _found(
         self, asked: OnboardRequest, world: World, memory: OnboardMemory, refused: Mapping[str, str], now: float
@@ -144,8 +146,11 @@ def _get(world: World, name: Name, namespace: str) -> dict[str, Any] | None:
     return stored
 
 
-def _steps(here: OnboardStanding, plan: Plan) -> dict[StepId, PlanStep]:
-    """Return the steps with what each makes and removes. The first that is active also keeps the memory."""
+def _steps(here: OnboardStanding, plan: Plan, waiting: Mapping[tuple[Key, Name], str]) -> dict[StepId, PlanStep]:
+    """Return the steps with what each makes and removes. The first that is active also keeps the memory.
+
+    One whose run waits for its turn says so.
+    """
     step_of = {name: step for step, names in objects_of_steps(here.asked).items() for name in names}
     made, removed = defaultdict[StepId, list[Mapping[str, Any]]](list), defaultdict[StepId, list[Child]](list)
     for body in plan.apply:
@@ -154,9 +159,15 @@ def _steps(here: OnboardStanding, plan: Plan) -> dict[StepId, PlanStep]:
         removed[StepId(progress.REMOVE, step_of[child.kind.kind, child.key.name].item)].append(child)
     phases = step_phases(here)
     first = next((step for step, state in phases.items() if state.phase is StepPhase.ACTIVE), None)
+
+    def message(step: StepId, state: PlanStep) -> str:
+        obj = object_of(here, step) if state.phase is StepPhase.ACTIVE else None
+        return (obj is not None and waiting.get((plan.subject.key, name_of(obj)))) or state.message
+
     return {
         step: replace(
             state,
+            message=message(step, state),
             apply=tuple(made[step]),
             delete=tuple(removed[step]),
             awaits=(str(step),) if state.phase is StepPhase.ACTIVE else (),

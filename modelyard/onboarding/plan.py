@@ -73,9 +73,9 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
         there = found.there.get(name_of(ours))
         if there is not None and (problem := objects.conflict(asked, dict(there), ours)):
             return NextSteps(problem=problem)
-    stored = found.there.get(name_of(model))
+    stored, failed = found.there.get(name_of(model)), found.failed.get(name_of(model))
     if stored is None:
-        return NextSteps(apply=(model,))
+        return NextSteps(problem=f"BaseModel {asked.name}: {failed}") if failed else NextSteps(apply=(model,))
     state = (stored.get("status") or {}).get("state")
     if state == "Failed":
         return NextSteps(problem=f"BaseModel {asked.name} cannot be delivered; `modelyard models why` says why")
@@ -84,8 +84,8 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
         if ready_now.get("reason") in PERSON:
             why = ready_now.get("message") or ready_now["reason"]
             return NextSteps(problem=f"BaseModel {asked.name} waits: {why}; then start the onboarding again")
-        if why := found.failed.get(name_of(model)):
-            return NextSteps(problem=f"BaseModel {asked.name}: {why}")
+        if failed:
+            return NextSteps(problem=f"BaseModel {asked.name}: {failed}")
         return NextSteps(awaits=(f"BaseModel {asked.name}: its files",))
     if not asked.candidates:
         why = "; ".join(few([f"{name}: {text}" for name, text in found.refused.items()])) or "there is no runtime"
@@ -170,24 +170,23 @@ def _written(asked: OnboardRequest, found: Findings, verdict: CandidateChoice, l
         if there is not None and (problem := objects.conflict(asked, dict(there), ours)):
             return NextSteps(verdict=verdict, problem=problem, given_up=late)
     service, *others = final
-    running = found.there.get(name_of(service))
-    if running is None:
+    running, failed = found.there.get(name_of(service)), found.failed.get(name_of(service))
+    if running is None and not failed:
         return NextSteps(apply=(service,), verdict=verdict, given_up=late)
-    if ready(running):
+    if running is not None and ready(running):
         # Only what runs says by which name its model is known to the autoscaler.
         missing = tuple(one for one in others if name_of(one) not in found.there)
         if missing and found.served is None:
             return NextSteps(awaits=(f"InferenceService {asked.name}: its pod",), verdict=verdict, given_up=late)
         return NextSteps(apply=missing, verdict=verdict, given_up=late)
-    if why := found.failed.get(name_of(service)) or _too_long(asked, found.now, running, None):
+    if why := failed or _too_long(asked, found.now, running, None):
         return NextSteps(verdict=verdict, problem=f"InferenceService {asked.name}: {why}", given_up=late)
     return NextSteps(awaits=(f"InferenceService {asked.name}: ready",), verdict=verdict, given_up=late)
 
 
 def _hopeless(asked: OnboardRequest, findings: Findings, service: objects.Document, job: objects.Document) -> str:
     """Return why a candidate is not waited for any longer: its run has failed, or it took too long."""
-    names = [name for name in (name_of(service), name_of(job)) if name in findings.there]
-    failed = next(filter(None, map(findings.failed.get, names)), None)
+    failed = findings.failed.get(name_of(service)) or findings.failed.get(name_of(job))
     running, measured = findings.there.get(name_of(service)), findings.there.get(name_of(job))
     return failed or _too_long(asked, findings.now, running, measured)
 

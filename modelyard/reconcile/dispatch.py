@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from modelyard.objects import Key
 from modelyard.objects.documents import cut
-from modelyard.reconcile.plan import Plan, Ref, Subject
+from modelyard.reconcile.plan import CLAIM, Plan, Ref, Subject
 from modelyard.reconcile.run_limits import RUNS, RunAdmission, RunLoad
 from modelyard.reconcile.status import LONGEST_MESSAGE, timestamp
 from modelyard.reconcile.status import is_due as is_status_due
@@ -114,9 +114,18 @@ class Start:
 def fingerprint(plan: Plan) -> str:
     """What the plan does, in a few letters: the same work on the same object is the same fingerprint."""
     subject = plan.subject
-    work = (subject.uid, subject.generation, plan.deeds, plan.finalizer, plan.part)
+    work = (subject.uid, subject.generation, [*map(_without_claim, plan.deeds)], plan.finalizer, plan.part)
     text = json.dumps(work, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _without_claim(deed: object) -> object:
+    """Return a deed of a plan without the claim of a child run, which has the moment of planning in it."""
+    metadata = deed.get("metadata") if isinstance(deed, Mapping) else None
+    if not isinstance(deed, Mapping) or not metadata or CLAIM not in metadata.get("annotations", ()):
+        return deed
+    annotations = {name: text for name, text in metadata["annotations"].items() if name != CLAIM}
+    return {**deed, "metadata": {**metadata, "annotations": annotations}}
 
 
 def named(plans: Iterable[Plan]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,10 +21,13 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 from prefect_support import until
 
+from deployments import queues
+from deployments.work_pool import create_work_pool
 from modelyard.models.names import BASE_MODELS
 from modelyard.reconcile.dispatch import Claim, child_claim
 from modelyard.reconcile.plan import CLAIM
-from tasks.children import ChildKind, ChildState, follow_child
+from modelyard.reconcile.run_limits import RUNS
+from tasks.children import MOST_CHILDREN, TOO_MANY, ChildKind, ChildState, follow_child
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -123,6 +127,64 @@ async def test_an_object_that_failed_itself_says_why(client: PrefectClient, mode
             await client.set_flow_run_state(run.id, ended, force=True)
         failed = {**model, "status": {"state": "Failed"}}
         assert await follow_child(CHILD, failed, "home") == ChildState(is_live=False)
+
+    state = await in_a_step(work)
+    assert state.is_completed(), state
+
+
+async def test_forged_claims_make_a_bounded_number_of_children(client: PrefectClient, model: dict[str, Any]) -> None:
+    def forge(number: int) -> None:
+        claim = Claim(f"BaseModel/shop/chat/forged-{number}", "0" * 12, 1, time.time())
+        model["metadata"]["annotations"][CLAIM] = str(claim)
+
+    async def work() -> None:
+        for number in range(MOST_CHILDREN):
+            forge(number)
+            for _ in range(2):
+                assert await follow_child(CHILD, model, "home") == ChildState()
+        for number in range(MOST_CHILDREN, MOST_CHILDREN + 3):
+            forge(number)
+            assert await follow_child(CHILD, model, "home") == ChildState(problem=TOO_MANY)
+            with pytest.raises(ValueError, match="not enough values"):
+                await child_of(client, model)
+        forge(0)
+        assert await follow_child(CHILD, model, "home") == ChildState(), "it is there already"
+        other = {**model, "metadata": {**model["metadata"], "name": "other"}}
+        other["metadata"]["annotations"] = {CLAIM: str(child_claim(other, time.time()))}
+        assert await follow_child(CHILD, other, "home") == ChildState()
+
+    state = await in_a_step(work)
+    assert state.is_completed(), state
+
+
+async def test_children_wait_for_the_turn_of_their_namespace(client: PrefectClient) -> None:
+    pool = f"turns-{uuid4().hex[:8]}"
+    await create_work_pool(client, pool)
+    await queues.apply(client, pool)
+    queue = await client.read_work_queue_by_name(RUNS, work_pool_name=pool)
+    await client.update_work_queue(queue.id, concurrency_limit=1, priority=queue.priority, is_paused=False)
+    flow_id = await client.create_flow(nothing_delivered)
+    await client.create_deployment(flow_id, pool, entrypoint="no.where", work_pool_name=pool)
+    kind = ChildKind(f"deliver/{pool}", BASE_MODELS, {"kind": "BaseModel"})
+
+    def model_of(namespace: str, name: str) -> dict[str, Any]:
+        body: dict[str, Any] = {"kind": "BaseModel", "metadata": {"name": name, "namespace": namespace, "uid": name}}
+        body["metadata"]["annotations"] = {CLAIM: str(child_claim(body, time.time()))}
+        return body
+
+    greedy = [model_of(pool, name) for name in "abc"]
+    waiting = ChildState(waiting="waits for its turn: 1 run of its namespace is under way (limit 1)")
+
+    async def work() -> None:
+        states = await asyncio.gather(*(follow_child(kind, model, "home") for model in greedy))
+        assert sorted(states) == [ChildState(), waiting, waiting]
+        assert await follow_child(kind, model_of(f"{pool}-modest", "d"), "home") == ChildState()
+        first = states.index(ChildState())
+        run = await child_of(client, greedy[first])
+        for ended in (Running(), Completed()):
+            await client.set_flow_run_state(run.id, ended, force=True)
+        assert await follow_child(kind, greedy[first - 1], "home") == ChildState()
+        assert await follow_child(kind, greedy[first - 2], "home") == waiting
 
     state = await in_a_step(work)
     assert state.is_completed(), state

@@ -21,6 +21,7 @@ from modelyard.reconcile.run_limits import PLACES, RunLimits
 from modelyard.router.processor_shares import PASS_SECONDS
 from modelyard.routing import usage
 from modelyard.routing.model_names import MOST_NAMES
+from tasks.children import MOST_CHILDREN
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
@@ -64,6 +65,7 @@ def test_a_claim_names_tests_that_exist(item: str) -> None:
         f"a limit of {PLACES}.",
         f"at most {RunLimits(places=PLACES).per_namespace} unfinished runs while there are {PLACES} places",
         f"longer than {'a minute' if STARTING == 60 else STARTING}",
+        f"at most {MOST_CHILDREN} child runs for one object",
         f"at most {MOST_CARRIED_OUT} objects of a namespace",
         f"at most {MOST_REMOVALS} removal Jobs",
         f"At most {MOST_PAGES} pages of one pod",

@@ -333,6 +333,34 @@ def test_a_child_run_that_failed_for_good_fails_its_step_alone() -> None:
     assert site.states["serve"] == "Failed"
 
 
+def test_a_step_whose_child_run_has_no_turn_says_so() -> None:
+    site = Site(request())
+    site.turn()
+    deliver = site.turn().steps[StepId("deliver")]
+    site.lifecycle.waiting[site.key, ("BaseModel", "chat")] = "waits for its turn: x"
+    waiting = site.turn().steps[StepId("deliver")]
+    assert waiting == replace(deliver, message="waits for its turn: x")
+    site.lifecycle.waiting[site.key, ("BaseModel", "chat")] = ""
+    assert site.turn().steps[StepId("deliver")] == deliver
+
+
+def test_an_object_that_is_deleted_after_its_child_run_failed_for_good_is_not_made_again() -> None:
+    site = Site(request())
+    site.turn()
+    del site.world[BASE_MODELS][Key("shop", "chat")]
+    site.lifecycle.failed[site.key, ("BaseModel", "chat")] = "too many"
+    plan = site.turn()
+    assert (plan.apply, site.here.steps.problem) == ((), "BaseModel chat: too many")
+    assert site.states["deliver"] == "Failed"
+    site.lifecycle.failed.clear()
+    site.delivered()
+    site.turn()
+    site.lifecycle.failed[site.key, ("InferenceService", "chat-probe-fast")] = "too many"
+    del site.world[INFERENCE_SERVICES][Key("shop", "chat-probe-fast")]
+    assert "chat-probe-fast" not in {name_of(body)[1] for body in site.turn().apply}
+    assert site.here.memory.given_up == {"fast": "too many"}
+
+
 def test_an_added_level_whose_run_failed_for_good_is_left_out() -> None:
     asked, name = request(), ("BenchmarkJob", "chat-probe-slow-at-2")
     service = objects.probe(asked, asked.candidates[1])

@@ -20,17 +20,17 @@ class Stored:
     """The objects of a namespace; it records which are patched."""
 
     def __init__(self, *stored: Mapping[str, Any]) -> None:
-        self.stored = [{**one, "metadata": {**one["metadata"], "uid": "x"}} for one in stored]
+        self.stored = [{**obj, "metadata": {**obj["metadata"], "uid": "x"}} for obj in stored]
         self.patched: list[str] = []
 
     async def get(self, kind: ResourceType, name: str, namespace: str) -> Mapping[str, Any]:
-        (found,) = (one for one in self.stored if (one["kind"], one["metadata"]["name"]) == (kind.kind, name))
-        return found
+        (only,) = (obj for obj in self.stored if (obj["kind"], obj["metadata"]["name"]) == (kind.kind, name))
+        return only
 
     async def list(self, kind: ResourceType, namespace: str, labels: str) -> list[dict[str, Any]]:
         name, _, value = labels.partition("=")
-        some = [one for one in self.stored if one["kind"] == kind.kind]
-        return [one for one in some if one["metadata"]["labels"].get(name) == value]
+        some = [obj for obj in self.stored if obj["kind"] == kind.kind]
+        return [obj for obj in some if obj["metadata"]["labels"].get(name) == value]
 
     async def merge_patch(self, kind: ResourceType, name: str, body: object, namespace: str) -> None:
         self.patched.append(f"{kind.kind} {name}")
@@ -51,4 +51,4 @@ async def test_only_objects_of_the_onboarding_s_steps_are_tried_again() -> None:
     probe = service["metadata"]["name"]
     assert names == [("BaseModel", "chat"), ("InferenceService", probe), ("BenchmarkJob", probe)]
     assert cluster.patched == ["BaseModel chat", f"BenchmarkJob {probe}"]
-    assert {CONFIG_MAPS.kind, BASE_MODELS.kind, BENCHMARK_JOBS.kind} <= {one["kind"] for one in cluster.stored}
+    assert {CONFIG_MAPS.kind, BASE_MODELS.kind, BENCHMARK_JOBS.kind} <= {obj["kind"] for obj in cluster.stored}

@@ -28,7 +28,7 @@ from modelyard.reconcile.dispatch import (
     named,
     with_awaited_run,
 )
-from modelyard.reconcile.plan import Child, Plan, Status, Subject
+from modelyard.reconcile.plan import CLAIM, Child, Plan, Status, Subject
 from modelyard.reconcile.run_limits import RunLimits, RunLoad
 from modelyard.reconcile.status import condition_body
 
@@ -181,6 +181,15 @@ def test_the_fingerprint_is_of_the_work_and_of_the_object() -> None:
     child = Child(CONFIG_MAPS, Key("shop", "child"), "uid")
     different = [plan(), plan("b"), plan(generation=2), plan(apply=({"kind": "Job"},)), plan(delete=(child,))]
     assert len({fingerprint(one) for one in different}) == 5
+
+
+def test_the_moment_in_the_claim_of_a_child_run_is_no_other_work() -> None:
+    def creating(claim: str, digest: str = "d") -> Plan:
+        annotations = {CLAIM: claim, "digest": digest}
+        return plan(apply=({"kind": "BaseModel", "metadata": {"name": "chat", "annotations": annotations}},))
+
+    assert fingerprint(creating("run at ten")) == fingerprint(creating("run at eleven"))
+    assert fingerprint(creating("run at ten")) != fingerprint(creating("run at ten", "other"))
 
 
 WAITING = Condition("Ready", "False", "Starting", "h100-0: its Job is created next")
