@@ -46,8 +46,8 @@ class WatchEvent(NamedTuple):
     object: Object
 
 
-SIZE = "modelyard.dev/size"
-"""Of an object that is too large to be carried on: its bytes, in place of everything but its identity."""
+UNREAD = "modelyard.dev/unread"
+"""Of an object that is too large or too deeply nested to be carried on: why, in place of all but its identity."""
 
 
 def outline(obj: Object) -> Object:

@@ -26,6 +26,7 @@ from modelyard.cluster.clock import ServerClock
 from modelyard.cluster.connection import ClusterSettings, load_configuration
 from modelyard.cluster.errors import ClusterError, NotConfigured, TooLarge, Unauthorized, Unavailable, from_answer
 from modelyard.cluster.holder import Holder
+from modelyard.cluster.nesting import parse
 
 JSON = "application/json"
 METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -118,7 +119,10 @@ class Transport:
 
     async def json(self, request: ApiRequest) -> dict[str, Any]:
         """Send and return the parsed answer. Raises a ``ClusterError``."""
-        parsed: dict[str, Any] = orjson.loads(await self.send(request))
+        try:
+            parsed: dict[str, Any] = parse(await self.send(request))
+        except orjson.JSONDecodeError as error:
+            raise request.unavailable(f"the answer cannot be parsed: {error}") from error
         if request.method != "GET" and (place := _PLACE.match(request.path)):
             version = str((parsed.get("metadata") or {}).get("resourceVersion") or "")
             if version.isdecimal():

@@ -31,7 +31,8 @@ from modelyard.cluster.errors import (
     Unavailable,
     UnknownKind,
 )
-from modelyard.cluster.objects import SIZE, Object, ObjectList, WatchEvent, metadata, outline, resource_version
+from modelyard.cluster.nesting import MAX_DEPTH, parse
+from modelyard.cluster.objects import UNREAD, Object, ObjectList, WatchEvent, metadata, outline, resource_version
 from modelyard.cluster.transport import ApiRequest, Transport, is_transient
 from modelyard.objects.kinds import ResourceType
 
@@ -71,7 +72,7 @@ async def list_objects(
 ) -> ObjectList:
     """All objects of a served type; see ``Cluster.list``. ``timeout`` bounds all pages together.
 
-    Of an object of more than ``largest`` bytes there is only its ``outline`` and its ``SIZE``.
+    With ``largest``, an object that has more bytes or is nested too deeply is its ``outline`` and why, ``UNREAD``.
     """
     settings = transport.settings
     deadline = time.monotonic() + (settings.list_timeout if timeout is None else timeout)
@@ -92,7 +93,7 @@ async def list_objects(
             )
         )
         if largest is not None:
-            found["items"] = [_carried(item, len(orjson.dumps(item)), largest) for item in found.get("items") or ()]
+            found["items"] = [_carried(item, largest) for item in found.get("items") or ()]
         return found
 
     if cached:
@@ -120,9 +121,17 @@ async def list_objects(
     return _join(type, pages)
 
 
-def _carried(obj: Object, size: int, largest: int | None) -> Object:
-    """The object, or of one that is too large its outline."""
-    return obj if largest is None or size <= largest else {**outline(obj), SIZE: size}
+def _carried(obj: Object, largest: int | None) -> Object:
+    """The object, or of one that is too large or too deeply nested its outline."""
+    if largest is None:
+        return obj
+    try:
+        size = len(orjson.dumps(obj))
+    except orjson.JSONEncodeError:
+        return {**outline(obj), UNREAD: f"it is nested more than {MAX_DEPTH} levels deep; make it flatter"}
+    if size > largest:
+        return {**outline(obj), UNREAD: f"it has {size} bytes, of {largest} at most; make it smaller"}
+    return obj
 
 
 def selector_query(label_selector: str, field_selector: str) -> dict[str, str]:
@@ -327,7 +336,7 @@ class Watch:
                     self._known.pop(_key(obj), None)
                 else:
                     self._known[_key(obj)] = outline(obj)
-                yield WatchEvent(event["type"], _carried(obj, len(line), self._largest))
+                yield WatchEvent(event["type"], _carried(obj, self._largest))
 
 
 async def patiently(action: Callable[[], Awaitable[_T]], settings: ClusterSettings) -> _T:
@@ -349,7 +358,7 @@ def _key(obj: Object) -> tuple[str, str]:
 
 def _parse(request: ApiRequest, line: bytes) -> dict[str, Any]:
     try:
-        event: dict[str, Any] = orjson.loads(line)
+        event: dict[str, Any] = parse(line)
     except orjson.JSONDecodeError as error:  # the last line of a connection that was cut
         raise request.unavailable(f"the watch ended in the middle of an event ({error})") from error
     return event

@@ -26,7 +26,7 @@ from contextlib import aclosing
 from typing import Any, Generic, Self, TypeVar
 
 from modelyard.cluster import Cluster, ClusterError, Forbidden, Unavailable, UnknownKind
-from modelyard.cluster.objects import SIZE, Object, WatchEvent
+from modelyard.cluster.objects import UNREAD, Object, WatchEvent
 from modelyard.cluster.watching import Watch
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.parse import key_of
@@ -92,8 +92,8 @@ class Store(Generic[T]):
         places: tuple[tuple[str, object], ...] = ()
         wish: object = None
         try:
-            if SIZE in obj:
-                raise ValueError(f"it has {obj[SIZE]} bytes, of {self._want.largest} at most")
+            if UNREAD in obj:
+                raise ValueError(obj[UNREAD])
             wish = self._want.wish(obj) if self._want.wish is not None else None
             value, problem = self._want.parse(obj), None
             if value is not None:

@@ -327,7 +327,7 @@ class Want(NamedTuple, Generic[T]):
     ``kind`` must name its version. ``cached``: the first list may be the API server's watch cache. An object for which
     ``parse`` gives ``None`` is not kept. ``wish`` says what of an object a person controls (``None``: nothing): where
     that changes, ``Mirror.wait`` returns. ``use`` keeps apart what would otherwise be one store. An object of more than
-    ``largest`` bytes is not parsed: that is its problem (``None``: any size).
+    ``largest`` bytes, or of too many levels, is not parsed: that is its problem (``None``: any size and depth).
     """
 
     kind: ResourceType

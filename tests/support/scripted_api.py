@@ -40,6 +40,8 @@ class ScriptedApi:
         """Watches stay open and say nothing."""
         self.requests: list[tuple[str, str]] = []
         """(verb, namespace or "") of every list and watch."""
+        self.replacements: dict[str, str] = {}
+        """Parts of the JSON of lists and watches, and what is sent in their place."""
         self._moved = asyncio.Condition()
         self._cut = asyncio.Event()
 
@@ -95,7 +97,14 @@ class ScriptedApi:
         if verb == "watch":
             return await self._watch(request, namespace)
         items = [body for key, body in sorted(self.objects.items()) if namespace in ("", key[0])]
-        return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": items})
+        listed = {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+        return web.json_response(listed, dumps=self._encode)
+
+    def _encode(self, value: Object) -> str:
+        text = json.dumps(value)
+        for part, sent in self.replacements.items():
+            text = text.replace(part, sent)
+        return text
 
     async def _watch(self, request: web.Request, namespace: str) -> web.StreamResponse:
         position, cut = int(request.query["resourceVersion"]), self._cut
@@ -108,7 +117,7 @@ class ScriptedApi:
                 for version, kind, body in [] if self.withheld else self.history:
                     if version > position and namespace in ("", body["metadata"]["namespace"]):
                         position = version
-                        await response.write(json.dumps({"type": kind, "object": body}).encode() + b"\n")
+                        await response.write(self._encode({"type": kind, "object": body}).encode() + b"\n")
                 if cut.is_set():
                     assert request.transport is not None
                     request.transport.abort()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modelyard.cluster.nesting import MAX_DEPTH
 from modelyard.metrics.bounded_connection import MOST_HEAD, MOST_INTERIM
 from modelyard.metrics.bounded_connection import SLICE as POD_SLICE
 from modelyard.metrics.scrape import MOST_PAGES
@@ -62,6 +63,7 @@ def test_a_claim_names_tests_that_exist(item: str) -> None:
     [
         f"size ({MAX_TEXT >> 10} KiB)",
         f"more than {LARGEST >> 10} KiB are not parsed",
+        f"more than {MAX_DEPTH} levels deep",
         f"a limit of {PLACES}.",
         f"at most {RunLimits(places=PLACES).per_namespace} unfinished runs while there are {PLACES} places",
         f"longer than {'a minute' if STARTING == 60 else STARTING}",
