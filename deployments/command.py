@@ -88,7 +88,7 @@ def run(
     parameters: Parameters = "{}",
     context: options.Context = None,
 ) -> None:
-    """Run any flow here, in the foreground, recorded by the Prefect server at PREFECT_API_URL."""
+    """Run a flow here, in the foreground, recorded by the Prefect server at PREFECT_API_URL."""
     _run(flow, options.json_object(parameters, "--parameters"))
 
 

@@ -130,7 +130,7 @@ async def create_work_pool(
     if pool_type not in (None, pool.type):
         raise OpenWorkPool(
             f"The work pool {name} has type {pool.type}, not {pool_type}; name another --pool, or delete this one "
-            'first (docs/real-cluster.md, "Every run as a pod")'
+            'first (docs/real-cluster.md, "Change the type of a pool")'
         )
     if pods is not None and pool.type != "kubernetes":
         raise OpenWorkPool(f"The work pool {name} has type {pool.type}, whose runs have no image; leave out --image")

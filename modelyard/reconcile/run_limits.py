@@ -1,7 +1,7 @@
 """Bounds on flow runs, and the order in which namespaces start them. Pure.
 
-A worker starts queued runs in the order of their creation, whoever they are for. So only a few runs are created ahead
-of the places in which they run: then the order of creation is the order of starting, and a namespace whose first object
+A worker starts queued runs in the order of their scheduled time, whoever they are for. So only a few runs are created
+ahead of the places in which they run: then that order is the order of starting, and a namespace whose first object
 becomes due waits for at most one run of each other namespace. All lifecycles share the places and the order. Runs that
 a user or a schedule creates take places like any other.
 """
