@@ -32,6 +32,7 @@ from modelyard.reconcile.run_view import (
 from tasks.journal import ProgressBar
 from tasks.registry import REGISTRY, Observe, step_kind
 from tasks.stage import RETRIED
+from tasks.step_messages import StepMessages
 
 L = TypeVar("L")
 
@@ -113,15 +114,13 @@ async def run_step(ref: RunRef, key: Key, step: StepId, until: datetime, stays: 
 
     Returns its last message. Repeated, it goes on from what is in the cluster. Raises ``StepFailed`` and ``GivenUp``.
     """
-    log, last = get_run_logger(), ""
+    log = get_run_logger()
+    messages = StepMessages(log.info)
     kind = step_kind(ref.lifecycle, step)
     async with open_run(ref) as run:
 
         async def report(state: PlanStep) -> None:
-            nonlocal last
-            if state.message and state.message != last:
-                last = state.message
-                log.info("%s", cut(last, MOST_LOGGED))
+            messages.tell(cut(state.message, MOST_LOGGED))
             if run.progress is not None and state.progress is not None:
                 run.progress.tell(str(key) if kind.in_order else f"{key} {step}", state.progress)
 
@@ -133,6 +132,7 @@ async def run_step(ref: RunRef, key: Key, step: StepId, until: datetime, stays: 
             log.warning("Stopping: %s", error)
             return str(error)
         finally:
+            messages.flush()
             observing.cancel()
             await asyncio.wait([observing])
 

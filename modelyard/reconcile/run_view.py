@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from modelyard.cluster import Cluster
 from modelyard.objects import Key, ResourceType
+from modelyard.objects.documents import printable
 from modelyard.reconcile.carry_out import Outcome, carry_out, note_failure
 from modelyard.reconcile.dispatch import Claim, fingerprint
 from modelyard.reconcile.fence import NotTheWriter, RunFence
@@ -39,6 +40,9 @@ IN_VAIN = 30.0
 """Seconds for which a step may do the same again and again: its watches show what was written long before."""
 RESTARTS = 5
 """Times that a step begins again in a run without a pause: an object that is changed all the time has few task runs."""
+STARTS = 100
+"""Times that steps of one object begin in a run without a pause, beside once for each step that it has: an object whose
+steps are others all the time has few task runs, too."""
 LATE_WRITES = 50
 """Writes of a run after its time (``StayLimits``): a tenant may undo for ever what is done."""
 SHORTEST_WAIT = 0.1
@@ -250,12 +254,12 @@ async def carry_out_step(
             error = await view.write(key, step)
             failures = failures + 1 if error else 0
             if failures == ATTEMPTS:
-                raise GivenUp(error)
+                raise GivenUp(printable(error))
             continue
         view.rest(key, step)
         if limits.over or not (state.awaits or (limits.stays and state.unfinished)):
             if state.phase is StepPhase.FAILED:
-                raise StepFailed(state.message)
+                raise StepFailed(printable(state.message))
             return state.message
         await view.changed()
 
@@ -272,27 +276,36 @@ async def run_steps(
     acted, left = Acted(), sorted(set(keys))
     running: dict[tuple[Key, StepId], asyncio.Task[object]] = {}
     starts = Counter[tuple[Key, StepId]]()
+    starts_of = Counter[Key]()
+    started: dict[Key, float] = {}
     ended: dict[tuple[Key, StepId], float] = {}
     try:
         while True:
-            acted.settled = set()
+            acted.settled, held = set(), False
             for key in left:
                 steps: list[StepId] = []
+                most = STARTS
                 with acted.noting(key):
                     plan = await view.plan(key)
                     if plan is None or not (plan.writes or plan.awaits):
                         acted.settled.add(key)
                     if plan is not None:
                         steps = pending_steps(plan, waits=not limits.over, stays=limits.stays)
+                        most += len(plan.steps)
                 for step in steps:
-                    place = key, step
-                    paused = starts[place] > RESTARTS and time.monotonic() < ended[place] + LONGEST_WAIT
-                    if place not in running and not paused:
-                        running[place] = asyncio.ensure_future(runner(key, step))
-                        starts[place] += 1
-                        acted.steps.add(place)
+                    place, now = (key, step), time.monotonic()
+                    if place in running or (starts[place] > RESTARTS and now < ended[place] + LONGEST_WAIT):
+                        continue
+                    if starts_of[key] >= most and now < started[key] + LONGEST_WAIT:
+                        held = True
+                        continue
+                    running[place] = asyncio.ensure_future(runner(key, step))
+                    starts[place] += 1
+                    starts_of[key] += 1
+                    started[key] = now
+                    acted.steps.add(place)
             left = [key for key in left if key not in acted.lost and key not in acted.failed]
-            if not running or view.late_writes > LATE_WRITES:
+            if not (running or held) or view.late_writes > LATE_WRITES:
                 return acted
             changed = asyncio.ensure_future(view.changed())
             try:
