@@ -1,7 +1,7 @@
 """Claims: how a run gets the right to work on objects, and what it requests of them when it does.
 
 An object that a person or a parent run names is taken over from whichever run has it. A scheduled flow leaves an object
-to the run that works on it, which sees the request and carries it out.
+to the run that works on it, which sees the request and carries it out; so does a run that begins again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from modelyard.objects import Key
 from modelyard.reconcile.dispatch import Claim, is_free
 from modelyard.reconcile.fence import take
 from modelyard.reconcile.plan import CLAIM
-from tasks.reconcile import read_fates
+from tasks.reconcile import BY_ID, read_fates
 from tasks.registry import REGISTRY
 from tasks.stage import BRIEF
 from tasks.steps import OpenRun, RunRef, open_run
@@ -30,14 +30,35 @@ class NoSuchObject(ValueError):
 async def claim(ref: RunRef, key: Key, attempt: int, marks: Mapping[str, str | None] | None = None) -> None:
     """Give the run the right to work on the object; ``marks`` are annotations that request something of it.
 
-    ``attempt`` counts the times that the run has begun. Raises ``NoSuchObject``.
+    ``attempt`` counts the times that the run has begun: from the second on, it leaves the object to another run that
+    works on it, and one that is gone unless it was started by hand. Raises ``NoSuchObject``.
     """
+    if attempt > 1 and (reason := await _reason_to_leave(ref, key)):
+        get_run_logger().info("Leaving %s: %s", key, reason)
+        return
     async with open_run(ref) as run:
         kind = run.view.lifecycle.about
         if (current := await run.read(key)) is None:
             where = f"in namespace {key.namespace}" if key.namespace else "at cluster scope"
             raise NoSuchObject(f"there is no {kind.kind} {key.name} {where}")
         await take(run.view.cluster, current, kind, ref.run, {**retry_marks(ref, current, attempt), **(marks or {})})
+
+
+async def _reason_to_leave(ref: RunRef, key: Key) -> str:
+    """Return why a run that begins again does not claim the object; empty: it does, or finds that there is none."""
+    async with open_run(ref) as run:
+        kind = run.view.lifecycle.about
+        try:
+            current = await run.view.cluster.get(kind, key.name, key.namespace or None)
+        except NotFound:
+            return "" if ref.run.startswith(BY_ID) else "it was deleted"
+        text = (current["metadata"].get("annotations") or {}).get(CLAIM) or ""
+        before = Claim.read(text)
+        if before is None or before.run == ref.run:
+            return ""
+        async with get_client() as client:
+            fates = await read_fates(client, {before.run})
+        return "" if is_free(text, fates, run.view.cluster.now()) else "another run works on it"
 
 
 def retry_marks(ref: RunRef, obj: Object, attempt: int) -> dict[str, str | None]:
