@@ -63,7 +63,7 @@ async def benchmark(parameters: BenchmarkParameters) -> State[Any]:
         if before is not None and results[0].state is ResultState.DONE:
             tripped = await compare(ref, first, before, gate)
             results = [ObjectResult(ResultState.FAILED, text) for text in tripped] or results
-    return conclude(acted, results, order.stays)
+    return conclude(acted, order.keys, results, order.stays)
 
 
 @flow(
@@ -87,7 +87,7 @@ async def re_run_benchmarks(parameters: ReRunParameters) -> State[Any]:
         results = await report(ref, claimed)
     if missing:
         return Failed(message=f"there is no BenchmarkJob {', '.join(few(list(map(str, missing)), 5))}")
-    return conclude(acted, results, parameters.wait)
+    return conclude(acted, claimed, results, parameters.wait)
 
 
 @flow(name="refit-profiles", flow_run_name="refit profiles", persist_result=False, retries=0)

@@ -43,4 +43,4 @@ async def carry_out_objects(parameters: CarryOutParameters) -> State[Any]:
     async with open_run(order.ref, f"{parameters.lifecycle} {parameters.named}"):
         acted = await carry_out(order)
     done = ObjectResult(ResultState.DONE, f"{counted(len(acted.steps), 'step')} carried out")
-    return conclude(acted, [done], order.stays)
+    return conclude(acted, order.keys, [done], order.stays)

@@ -46,7 +46,7 @@ async def deliver(parameters: DeliverParameters) -> State[Any]:
             await request(ref, keys[0], parameters.uri, parameters.node_selector, parameters.key)
         acted = await carry_out(order)
         results = await report(ref, keys, acted.steps)
-    return conclude(acted, results, order.stays)
+    return conclude(acted, keys, results, order.stays)
 
 
 @flow(name="verify-models", flow_run_name="verify models", persist_result=False, retries=0)

@@ -56,4 +56,4 @@ async def onboard(parameters: OnboardParameters) -> State[Any]:
             checks = [await simulate(ref, key, given.trace)]
             checks += [await verify(ref, key, given.check_seconds)] if given.check_seconds else []
         result = await report(ref, key, checks)
-    return conclude(acted, [result], wait)
+    return conclude(acted, [key], [result], wait)

@@ -53,7 +53,7 @@ async def roll_out(parameters: RollOutParameters) -> State[Any]:
         acted = await run_lifecycle(ref, keys, order.seconds, order.stays)
         answers = await request_models(ref, keys, ANSWER_ATTEMPTS if order.stays else 1)
         results = await report(ref, keys, answers)
-    return conclude(acted, results, order.stays)
+    return conclude(acted, keys, results, order.stays)
 
 
 async def _roll_out_routes(parameters: RollOutParameters) -> State[Any]:
@@ -72,4 +72,4 @@ async def _roll_out_routes(parameters: RollOutParameters) -> State[Any]:
             marks = route_marks(standing, parameters.traffic)
         acted = await carry_out(order if parameters.wait else order._replace(seconds=0.0), marks)
         results = await report_routes(ref, keys)
-    return conclude(acted, results, order.stays)
+    return conclude(acted, keys, results, order.stays)

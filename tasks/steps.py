@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -164,17 +164,19 @@ async def run_lifecycle(ref: RunRef, keys: Iterable[Key], seconds: float, stays:
         return await run_steps(run.view, keys, start, StayLimits(end, stays))
 
 
-def conclude(acted: Acted, results: Sequence[ObjectResult], waits: bool) -> State[Any]:
-    """Return the state that a run ends in.
+def conclude(acted: Acted, keys: Collection[Key], results: Sequence[ObjectResult], waits: bool) -> State[Any]:
+    """Return the state that the run of these objects ends in.
 
-    *Superseded* when another run has taken over. *Failed* with the objects that could not be worked on, or with those
-    that have failed; where the run ``waits``, also with those that are not done. An object that is gone needs nothing.
+    *Superseded* when other runs have taken all of them over. *Failed* with the objects that could not be worked on, or
+    with those that have failed; where the run ``waits``, also with those that are not done. An object that is gone
+    needs nothing. Where other runs have taken some over, the message names these as well.
     """
-    if acted.lost:
-        names = ", ".join(key.label for key in sorted(acted.lost))
-        return Completed(name="Superseded", message=f"Another run has taken over: {names}")
-    reasons = [f"{key.label}: {why}" for key, why in acted.failed.items()] or few(failures(results, waits), 5)
+    lost = [f"Another run has taken over: {', '.join(key.label for key in sorted(acted.lost))}"] if acted.lost else []
+    if lost and acted.lost.issuperset(keys):
+        return Completed(name="Superseded", message=lost[0])
+    reasons = [f"{key.label}: {why}" for key, why in acted.failed.items()]
+    reasons = reasons or few(failures(results, waits and not lost), 5)
     if reasons:
-        return Failed(message="; ".join(reasons))
+        return Failed(message="; ".join(reasons + lost))
     done = [result.text for result in results if result.state is not ResultState.GONE]
-    return Completed(message="; ".join(few(done, 5)) or "nothing is left to do")
+    return Completed(message="; ".join(few(done, 5) + lost) or "nothing is left to do")
