@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -85,3 +85,9 @@ def test_no_import_for_types_hides_a_circle() -> None:
             if imported.split(".")[0] in PACKAGES and graph.chain_exists(importer=imported, imported=importer):
                 hidden.append((importer, imported))
     assert hidden == []
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    """The tests are no packages: pytest cannot collect the second of two modules of one name."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
