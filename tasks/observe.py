@@ -47,9 +47,9 @@ async def compare_revisions(view: RunView, home: str, key: Key, step: StepId) ->
     """Read from Prometheus how the updated pods of a service serve, and how those before them did."""
     lifecycle = view.lifecycle
     assert isinstance(lifecycle, RollOut)
-    here: Standing | None = view.details(key)
-    if here is not None and here.watch is not None and lifecycle.readings is not None:
-        lifecycle.readings[key] = await read_gate(here.watch, view.cluster.now())
+    details: Standing | None = view.details(key)
+    if details is not None and details.watch is not None and lifecycle.readings is not None:
+        lifecycle.readings[key] = await read_gate(details.watch, view.cluster.now())
     return EVERY
 
 
@@ -74,11 +74,11 @@ async def compare_servers(view: RunView, home: str, key: Key, step: StepId) -> f
     """
     lifecycle = view.lifecycle
     assert isinstance(lifecycle, RouteRollOuts)
-    here: RouteStanding | None = view.details(key)
-    if here is None or here.watch is None or lifecycle.readings is None:
+    details: RouteStanding | None = view.details(key)
+    if details is None or details.watch is None or lifecycle.readings is None:
         return 1.0
-    lifecycle.readings[key] = await _route_reading(home, here.watch, view.cluster.now())
-    return here.watch.every
+    lifecycle.readings[key] = await _route_reading(home, details.watch, view.cluster.now())
+    return details.watch.every
 
 
 async def _route_reading(routers: str, watch: RouteWatch, at: float) -> RouteReading:
@@ -98,8 +98,8 @@ async def follow_children(view: RunView, home: str, key: Key, step: StepId) -> f
     """Start the child run that works on the step's object, and follow it."""
     lifecycle = view.lifecycle
     assert isinstance(lifecycle, Onboarding)
-    here = view.details(key)
-    obj = object_of(here, step) if here is not None else None
+    details = view.details(key)
+    obj = object_of(details, step) if details is not None else None
     if obj is None:
         return 1.0
     state = await follow_child(CHILDREN[obj["kind"]], obj, home)

@@ -120,9 +120,13 @@ async def read_fates(client: PrefectClient, keys: Iterable[str]) -> dict[str, Ru
     for begin in range(0, len(asked), ASKED_AT_ONCE):
         some = asked[begin : begin + ASKED_AT_ONCE]
         ids = [UUID(key.removeprefix(BY_ID)) for key in some if BY_HAND.fullmatch(key)]
-        others = [key for key in some if not BY_HAND.fullmatch(key)]
+        idempotency_keys = [key for key in some if not BY_HAND.fullmatch(key)]
         filters = [FlowRunFilter(id=FlowRunFilterId(any_=ids))] if ids else []
-        filters += [FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=others))] if others else []
+        filters += (
+            [FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=idempotency_keys))]
+            if idempotency_keys
+            else []
+        )
         for chosen in filters:
             async with asyncio.timeout(CALL_TIMEOUT):
                 runs = await client.read_flow_runs(flow_run_filter=chosen)

@@ -23,7 +23,7 @@ def plain(value: object) -> object:
 
 def unformatted(text: str) -> str:
     """Return Markdown that shows the text as it is."""
-    return _MARKUP.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", text.strip())
+    return _MARKUP.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", text.strip())
 
 
 def cells(row: Mapping[str, object]) -> dict[str, object]:

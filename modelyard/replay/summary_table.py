@@ -31,9 +31,9 @@ def _verdict(s: Summary, attainment: float) -> str:
     held = s.attainment >= attainment
     late = {"TTFT": s.ttft_attainment, "ITL": s.itl_attainment}
     counted = {f"of {s.minutes} minutes below": s.minutes_below, "rejected": s.rejected, "killed": s.killed}
-    told = [f"{count} {what}" for what, count in counted.items() if count]
+    counts = [f"{count} {name}" for name, count in counted.items() if count]
     missed = [f"{name} in time for {100 * share:.4g} %" for name, share in late.items() if share < attainment]
-    return ", ".join([f"{'holds' if held else 'misses'} {100 * attainment:.4g} %", *missed, *told])
+    return ", ".join([f"{'holds' if held else 'misses'} {100 * attainment:.4g} %", *missed, *counts])
 
 
 def _ratio(summary: Summary) -> float | None:

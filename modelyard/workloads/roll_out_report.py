@@ -23,12 +23,12 @@ class EngineAnswer:
 
     @property
     def well(self) -> bool:
-        """Whether an engine answers."""
+        """Return whether an engine answers."""
         return self.status == 200
 
     @property
     def wrong(self) -> bool:
-        """Whether what answers serves no models."""
+        """Return whether a server answers that serves no models."""
         return self.status == 404 or self.status >= 500
 
 
