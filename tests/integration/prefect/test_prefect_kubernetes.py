@@ -63,7 +63,9 @@ async def fresh(cluster: Cluster, name: str) -> None:
     async def created() -> bool:
         with suppress(AlreadyExists):
             await cluster.create(NAMESPACES, {"metadata": {"name": name}})
-        return (await cluster.get(NAMESPACES, name))["status"]["phase"] == "Active"
+        with suppress(NotFound):  # its deletion was completed just now
+            return (await cluster.get(NAMESPACES, name))["status"]["phase"] == "Active"
+        return False
 
     await until(created, f"namespace {name}")
 
