@@ -2,7 +2,7 @@
 
     python benchmarks/prefect_cost.py [--shifts 10] [--ticks 20] [--interval 0.4]
 
-Runs shifts of the real flow (one task run per tick that scales nothing, a decision table of 50 rows) on real
+Runs shifts of the real flow (two task runs per tick that scales nothing, a decision table of 50 rows) on real
 servers on SQLite, compressed in time, and scales by counts to a day at one tick per 15 seconds. The reference, measured
 in the same run, is the same server with Prefect's default settings. The idle server's CPU is measured first and taken
 off. Linux only (/proc).
@@ -36,7 +36,7 @@ from modelyard.autoscaling.decision import TickDecision
 from modelyard.reconcile.report import Change, TickReport
 
 TICKS_PER_DAY = 5760
-TASKS = 1
+TASKS = 2
 IDLE = 20.0
 ROWS = 50
 QUIET_TASKS = "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL"

@@ -21,16 +21,14 @@ class Autoscaling(Controller):
     """The controller as a batch lifecycle."""
 
     async def tick(self, turn: Turn) -> TickReport:
-        """Collect, decide, actuate, over the whole fleet. A tick that changes no workload is one task run."""
+        """Collect, decide, actuate, over the whole fleet. Statuses alone are written without a task run."""
         tick, at = Tick(self), datetime.now(UTC)
         with share(tick):
             await turn.run(collect, at, turn.until)
-            quiet = not (await turn.call("decide", tick.decide)).changes
-            if quiet:
-                await turn.call("actuate", actuate.fn, at)
-            else:
-                await turn.run(decide, at)
+            if await turn.run(decide, at):
                 await turn.run(actuate, at)
+            else:
+                await turn.call("actuate", actuate.fn, at)
         assert tick.report is not None
         return tick.report
 

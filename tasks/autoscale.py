@@ -12,7 +12,7 @@ from datetime import datetime
 
 from prefect import get_run_logger, task
 
-from modelyard.autoscaling.decision import Record, TickDecision
+from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.reconcile.report import TickReport
@@ -27,13 +27,6 @@ class Tick:
     fleet: Fleet | None = None
     decision: TickDecision | None = None
     report: TickReport | None = None
-
-    async def decide(self) -> TickDecision:
-        """Decide once, in a thread, so that a large fleet's arithmetic does not hold up the renewal of the Lease."""
-        if self.decision is None:
-            assert self.fleet is not None
-            self.decision = await asyncio.to_thread(self.controller.decide, self.fleet)
-        return self.decision
 
 
 @task(
@@ -57,8 +50,17 @@ async def collect(at: datetime, until: float) -> None:
 
 @task(name="decide", task_run_name="decide at {at:%H:%M:%S}", timeout_seconds=30, **STAGE)
 async def decide(at: datetime) -> list[str]:
-    """Decide for every variant and every binding; log each change of a workload with its reason, and return them."""
-    changes = [describe(record) for record in (await shared(Tick).decide()).changes]
+    """Decide for every variant and binding; return the changes of workloads, each with its reason, and log them.
+
+    A thread decides, so that a large fleet's arithmetic does not delay the renewal of the Lease.
+    """
+    tick = shared(Tick)
+    assert tick.fleet is not None
+    tick.decision = await asyncio.to_thread(tick.controller.decide, tick.fleet)
+    changes = [
+        f"{record.identity.key} {record.now.current} -> {record.target.replicas}: {record.why.message}"
+        for record in tick.decision.changes
+    ]
     for change in changes:
         get_run_logger().info("%s", change)
     return changes
@@ -71,12 +73,7 @@ async def actuate(at: datetime) -> None:
     The report is left in the tick.
     """
     tick = shared(Tick)
-    decision = await tick.decide()
     assert tick.fleet is not None
-    done = await tick.controller.actuate(tick.fleet, decision)
-    tick.report = await tick.controller.report(decision, done)
-
-
-def describe(record: Record) -> str:
-    """Return the change of a workload's size in a sentence."""
-    return f"{record.identity.key} {record.now.current} -> {record.target.replicas}: {record.why.message}"
+    assert tick.decision is not None
+    done = await tick.controller.actuate(tick.fleet, tick.decision)
+    tick.report = await tick.controller.report(tick.decision, done)

@@ -270,7 +270,7 @@ async def events(client: PrefectClient, name: str, related: str = "") -> list[di
     return await until(found, f"an event {name}") if related else await found()
 
 
-async def test_a_tick_is_one_task_run_and_three_where_a_workload_changes(
+async def test_a_tick_is_two_task_runs_and_three_where_a_workload_changes(
     parameters: Parameters, client: PrefectClient, record: Path
 ) -> None:
     state, _ = await shift_of_ticks(parameters, record, 2, change=1)
@@ -282,9 +282,9 @@ async def test_a_tick_is_one_task_run_and_three_where_a_workload_changes(
             task_run_filter=TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
         )
         stages = Counter(task.name.partition(" at ")[0] for task in found)
-        return stages if stages.total() >= ticks + 2 else Counter()
+        return stages if stages.total() > 2 * ticks else Counter()
 
-    assert await until(recorded, "the task runs are on record") == {"collect": ticks, "decide": 1, "actuate": 1}
+    assert await until(recorded, "the task runs are on record") == {"collect": ticks, "decide": ticks, "actuate": 1}
 
     async def logged() -> list[str]:
         lines = await client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))
