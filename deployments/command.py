@@ -84,7 +84,7 @@ def autoscale(
 
 @app.command()
 def run(
-    flow: Annotated[str, typer.Argument(help="autoscale, replay, ...")],
+    flow: Annotated[str, typer.Argument(help="autoscale, deliver, replay, ...")],
     parameters: Parameters = "{}",
     context: options.Context = None,
 ) -> None:
@@ -99,7 +99,6 @@ def _run(flow: str, given: dict[str, Any]) -> None:
 
 
 def _onboard(flow: str, given: dict[str, Any]) -> None:
-    """The same, for somebody who reads the steps, and not what each line comes from."""
     for which in ("FLOW", "TASK"):
         os.environ.setdefault(f"PREFECT_LOGGING_FORMATTERS_STANDARD_{which}_RUN_FMT", "%(asctime)s  %(message)s")
     _run(flow, given)

@@ -9,34 +9,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx
-from prefect import get_client
+from prefect import Flow, get_client
 from prefect.exceptions import TerminationSignal
 from prefect.settings import get_current_settings
 from pydantic import BaseModel, ValidationError
 
-from flows.forms import arguments
-from flows.parameters import (
-    AutoscaleParameters,
-    BenchmarkParameters,
-    DeliverParameters,
-    OnboardParameters,
-    ReconcileParameters,
-    ReplayParameters,
-    RollOutParameters,
-)
+from flows.forms import arguments, model_of
 from modelyard.cli.options import UsageError, faults
 from modelyard.objects.urls import describe_url_problem
 
-FLOWS: Mapping[str, type[BaseModel]] = {
-    "autoscale": AutoscaleParameters,
-    "benchmark": BenchmarkParameters,
-    "deliver": DeliverParameters,
-    "onboard": OnboardParameters,
-    "reconcile": ReconcileParameters,
-    "replay": ReplayParameters,
-    "roll_out": RollOutParameters,
+_ELSEWHERE = {
+    "carry-out": "carry_out.carry_out_objects",
+    "re-run-benchmarks": "benchmark.re_run_benchmarks",
+    "refit-profiles": "benchmark.refit_profiles",
+    "verify-models": "deliver.verify_models",
 }
-"""The flows, each in the module of its name, and their parameters."""
+FLOWS = ("autoscale", "benchmark", "deliver", "onboard", "reconcile", "replay", "roll-out", *_ELSEWHERE)
+"""Names of the flows, most of them functions of the same name, each in a module of its own."""
 
 
 class NoServer(RuntimeError):
@@ -91,13 +80,21 @@ class TerminationHandler:
             self._main.cancel()
 
 
+def load(name: str) -> Flow[Any, Any]:
+    """Return the flow of this name, one of ``FLOWS``."""
+    function = name.replace("-", "_")
+    module, _, function = _ELSEWHERE.get(name, f"{function}.{function}").partition(".")
+    flow: Flow[Any, Any] = getattr(importlib.import_module(f"flows.{module}"), function)
+    return flow
+
+
 async def run(name: str, parameters: BaseModel) -> int:
     """Run the flow; the exit code. Raises ``NoServer``."""
     if problem := await server_problem():
         raise NoServer(problem)
     asyncio.get_running_loop().set_exception_handler(TerminationHandler(asyncio.current_task()))
     # After the check, so that a missing server is told in a second.
-    flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    flow: Any = load(name)
     state = await flow(**arguments(parameters), return_state=True)
     print(f"{state.name}: {state.message}" if state.message else state.name)
     return 0 if state.is_completed() else 1
@@ -108,12 +105,14 @@ def run_here(name: str, given: Mapping[str, Any]) -> int:
 
     0: the run completed; 1: it did not; 128 + n: signal n ended it (the run gives up its Lease on the way).
     """
+    name = name.replace("_", "-")
     if name not in FLOWS:
         raise UsageError(f"{name}: no such flow; there are {', '.join(FLOWS)}")
+    model = model_of(load(name))
     try:
-        parameters = FLOWS[name].model_validate(given)
+        parameters = model.model_validate(given)
     except ValidationError as error:
-        raise UsageError(*faults(error, FLOWS[name])) from error
+        raise UsageError(*faults(error, model)) from error
     try:
         return asyncio.run(run(name, parameters))
     except KeyboardInterrupt:

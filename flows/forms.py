@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, TypeVar
 
+from prefect import Flow
 from prefect.context import FlowRunContext
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_model
 from pydantic.fields import FieldInfo
@@ -30,7 +31,6 @@ class Unseen:
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R")
-
 
 ADVANCED = "advanced"
 
@@ -55,7 +55,6 @@ def field_names(model: type[BaseModel]) -> list[str]:
 
 
 def _closed(field: FieldInfo) -> FieldInfo:
-    """The field, or if it is a model the same one unset, which stands for its defaults."""
     if not _is_group(field):
         return field
     optional: Any = field.annotation | None  # type: ignore[operator]
@@ -74,7 +73,6 @@ def arguments(parameters: BaseModel) -> dict[str, Any]:
 
 
 def _fields(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's fields that a flow's keywords stand for."""
     flattened = {**given, **dict(given.get(ADVANCED) or {})}
     fields = model.model_fields
     return {n: v for n, v in flattened.items() if n in fields and not (v is None and _is_group(fields[n]))}
@@ -109,10 +107,16 @@ def flat(
             return await function(model(**_fields(model, given)))
 
         spread.__doc__ = f"{inspect.getdoc(function)}{explained}"
-        vars(spread)["__signature__"] = signature
+        vars(spread).update(__signature__=signature, model=model)
         return spread
 
     return decorate
+
+
+def model_of(flow: Flow[Any, Any]) -> type[BaseModel]:
+    """Return the model of the flow's parameters."""
+    model: type[BaseModel] = vars(flow.fn)["model"]
+    return model
 
 
 def run_parameters(model: type[M]) -> M:

@@ -16,9 +16,8 @@ import yaml
 
 from deployments.bootstrap import closed, read
 from flows.benchmark import re_run_benchmarks
-from flows.foreground import FLOWS
 from flows.onboard import onboard
-from flows.parameters import BenchmarkParameters
+from flows.parameters import BenchmarkParameters, OnboardParameters, ReplayParameters
 from flows.replay import replay
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,7 +86,7 @@ def test_the_replays_of_the_samples_are_what_the_flow_and_its_form_take() -> Non
     assert all("config/samples/ci/replay.json" in script for script in SCRIPTS.values() if "run replay" in script)
     for given in (by_file, nightly["parameters"]):
         jsonschema.Draft202012Validator(closed(parameter_schema(replay).model_dump())).validate(given)
-        FLOWS["replay"].model_validate(given)
+        ReplayParameters.model_validate(given)
         assert all(path.is_file() for path in files(given))
     assert nightly["entrypoint"] == "flows.replay.replay"
     assert nightly["schedules"][0]["cron"] == " ".join(CRONTAB.splitlines()[-1].split()[:5])
@@ -111,7 +110,7 @@ def test_the_onboarding_of_the_samples_is_what_the_flow_and_its_form_take() -> N
 
     given = json.loads((SAMPLES / "onboard.json").read_text())
     jsonschema.Draft202012Validator(closed(parameter_schema(onboard).model_dump())).validate(given)
-    assert FLOWS["onboard"].model_validate(given).uri
+    assert OnboardParameters.model_validate(given).uri
     assert "config/samples/ci/onboard.json" in (ROOT / "docs" / "onboarding.md").read_text(encoding="utf-8")
 
 
