@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 import httpx
@@ -25,8 +26,8 @@ from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import get_current_settings
 
-from deployments.flow_runs import read_all
 from deployments.profile import describe_server_problem
+from tasks.flow_runs import read_all
 
 CAPS: Mapping[str, tuple[str, str]] = {
     "prefect": (">=3.8.4,<4", "written and tested for these"),
@@ -42,10 +43,8 @@ def installed() -> dict[str, str]:
     """The versions of the packages of ``CAPS``; absent ones left out."""
     found = {}
     for name in CAPS:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

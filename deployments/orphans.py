@@ -81,7 +81,6 @@ class OrphanSearch:
 
 
 def _worker_of(run: FlowRun, now: datetime) -> str:
-    """Return the name of the worker that has claimed an unfinished run; empty: none has."""
     state = run.state
     if state is None or state.is_scheduled() or state.is_final():
         return ""
@@ -91,7 +90,6 @@ def _worker_of(run: FlowRun, now: datetime) -> str:
 
 
 def _is_process(run: FlowRun) -> bool:
-    """Return whether the run's infrastructure, if it has any, is a process of its worker's machine, and no Job."""
     return run.infrastructure_pid is None or run.infrastructure_pid.isdigit()
 
 

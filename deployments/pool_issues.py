@@ -131,7 +131,6 @@ _CANCELLED: State[Any] = Cancelled(message="Its worker ended while the run was b
 
 
 def _lacking(shift: DeploymentResponse, runs: Sequence[FlowRun], now: datetime, renewals: Renewals) -> int:
-    """Return the number of runs that a shift lacks, of whose runs these may be alive."""
     if shift.id not in renewals:
         return STANDING - len(runs)
     holders = renewals[shift.id]

@@ -14,8 +14,8 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 
 from deployments.checks import read_deployments
-from deployments.flow_runs import read_runs
 from modelyard.reconcile.run_limits import PLACES, RUNS
+from tasks.flow_runs import read_runs
 
 
 class Queue(NamedTuple):

@@ -29,7 +29,6 @@ from prefect.logging.configuration import setup_logging
 from prefect.states import AwaitingRetry
 
 from deployments.checks import UNKNOWN
-from deployments.flow_runs import in_pool, read_all, read_runs
 from deployments.orphans import OrphanSearch, processes_of_runs
 from deployments.pool_issues import (
     PARENTS,
@@ -47,6 +46,7 @@ from deployments.worker import MAX_CLOCK_SKEW
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings, Renewal, RenewalMonitor, standby_name
 from modelyard.objects import Key
+from tasks.flow_runs import in_pool, read_all, read_runs
 
 INTERVAL = 5.0
 """Seconds from one pass to the next."""
@@ -99,7 +99,6 @@ class Supervision:
         )
 
     async def _set_states(self, states: Iterable[tuple[FlowRun, State[Any]]]) -> list[str]:
-        """Propose states; the server refuses that of a run that has moved on."""
         gate = asyncio.Semaphore(4)
 
         async def propose(run: FlowRun, state: State[Any]) -> str:
@@ -141,7 +140,6 @@ class ShiftLeases(AsyncExitStack):
         }
 
     def _report(self, obstacle: str) -> None:
-        """Log what keeps Leases from being read, once."""
         if obstacle and obstacle != self._obstacle:
             text = "Judging shifts by their states in Prefect, because Leases cannot be read: %s"
             get_logger("supervision").warning(text, obstacle)
@@ -149,7 +147,6 @@ class ShiftLeases(AsyncExitStack):
 
 
 def _lease_of(shift: DeploymentResponse) -> Key | None:
-    """Return the Lease of a shift's writer, by its parameters and their defaults; none for a dry run."""
     fields = (shift.parameter_openapi_schema or {}).get("properties") or {}
     given = {name: field["default"] for name, field in fields.items() if "default" in field} | shift.parameters
     fleet = FleetSettings.model_validate(given.get("fleet") or {})
@@ -173,7 +170,6 @@ async def _read_runs(client: PrefectClient, pool: str, now: datetime, renewals: 
 
 
 async def _read_shifts(client: PrefectClient, pool: str) -> list[DeploymentResponse]:
-    """Read the deployments of the pool that are scheduled as shifts."""
     return [
         deployment
         for deployment in await read_all(client.read_deployments, work_pool_filter=in_pool(pool))

@@ -95,16 +95,15 @@ async def replay(parameters: ReplayParameters) -> State[Any]:
 
 
 async def _show_table(parameters: ReplayParameters, done: Sequence[Summary], about: Sequence[str]) -> None:
-    p = parameters
+    p, table = parameters, [cells(row(summary, parameters.attainment)) for summary in done]
     target = f"TTFT {p.slo_ttft:g} s and ITL {p.slo_itl:g} s for {p.attainment:.4g} of the requests"
     description = unformatted(": ".join([about[0], "; ".join([target, *about[1:]])]))
-    table = [cells(row(summary, p.attainment)) for summary in done]
     await write(TableArtifact(key=p.artifact_key, description=description, table=table))
 
 
 async def _show_link(parameters: ReplayParameters, out: str) -> None:
-    """Show where the reports are; a folder is one of the worker's machine."""
     p, where = parameters, link(out)
     about = "\n".join(f"- rate × {rate:g}: {unformatted(link(place))}" for rate, place in p.places().items())
-    key = f"{p.artifact_key}-report"
-    await write(LinkArtifact(key=key, link=where, link_text=unformatted(where), description=about))
+    await write(
+        LinkArtifact(key=f"{p.artifact_key}-report", link=where, link_text=unformatted(where), description=about)
+    )

@@ -57,7 +57,6 @@ async def roll_out(parameters: RollOutParameters) -> State[Any]:
 
 
 async def _roll_out_routes(parameters: RollOutParameters) -> State[Any]:
-    """Check the request, claim the route, shift its requests step by step, report."""
     order = RunOrder.of(parameters, RouteRollOuts.name)
     ref, keys = order.ref, order.keys
     marks: dict[str, str | None] = {}

@@ -70,7 +70,6 @@ def _is_copy(run: str) -> bool:
 
 
 def _has_parent() -> bool:
-    """Return whether a parent run waits for the current flow run."""
     context = FlowRunContext.get()
     return context is not None and context.flow_run is not None and context.flow_run.parent_task_run_id is not None
 

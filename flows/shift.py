@@ -179,7 +179,6 @@ class Shift:
         return False
 
     async def _tick(self, lifecycle: BatchLifecycle, number: int, until: float) -> None:
-        """One tick of the writer; what it raises is logged and counted, and the next tick is the retry."""
         if not self._may_write():
             return
         turn, shift = Turn(number, until, self._may_write), self.report
@@ -207,7 +206,6 @@ class Shift:
         self._journal.record(number, report)
 
     async def _open(self, stack: AsyncExitStack, deadline: float) -> BatchLifecycle | None:
-        """The open lifecycle; tried again until the deadline: a cluster that is down now may be up in a moment."""
         while True:
             try:
                 return await stack.enter_async_context(self._opener())
@@ -264,13 +262,11 @@ class Shift:
             self.report.rival = lease.rival
 
     async def _pause(self, deadline: float) -> bool:
-        """Sleep before another try; False when there is no time for one."""
         left = deadline - time.monotonic()
         await asyncio.sleep(max(0.0, min(left, RETRY_PAUSE, self.settings.interval_seconds)))
         return deadline > time.monotonic()
 
     def _complain(self, what: str, error: Exception) -> None:
-        """Log an obstacle, each kind once per shift, and keep it for the final state."""
         self.report.obstacle = f"{what}: {type(error).__name__}: {error}"
         if what not in self._said:
             self._said.add(what)

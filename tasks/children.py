@@ -36,8 +36,8 @@ from modelyard.objects import ResourceType
 from modelyard.reconcile.dispatch import Claim, child_claim, is_own_key
 from modelyard.reconcile.plan import CLAIM, Subject
 from modelyard.reconcile.run_limits import RunAdmission
-from tasks.reconcile import BY_HAND, BY_ID, CHILD_RETRIES
-from tasks.run_load import CALL_TIMEOUT, create_run, read_load
+from tasks.flow_runs import CALL_TIMEOUT, create_run, read_load
+from tasks.reconcile import CHILD_RETRIES
 
 EVERY = 2.0
 """Seconds between two looks at a child's state."""
@@ -127,7 +127,6 @@ async def retry_child(cluster: Cluster, child: ChildKind, obj: Mapping[str, Any]
 
 
 async def _is_left(client: PrefectClient, run: FlowRun, has_failed: bool) -> bool:
-    """Return whether the run, retried if need be, does what its object needs."""
     state, parent = run.state, await _parent(client, run)
     if state is None or (state.is_completed() and not has_failed):
         return True
@@ -138,18 +137,6 @@ async def _is_left(client: PrefectClient, run: FlowRun, has_failed: bool) -> boo
     return not state.is_final() and not (
         parent is not None and parent.state is not None and parent.state.is_cancelled()
     )
-
-
-async def is_live(run: str) -> bool:
-    """Return whether a run that somebody started by hand, as claims name it, has not ended."""
-    if not BY_HAND.fullmatch(run):
-        return False
-    async with asyncio.timeout(CALL_TIMEOUT), get_client() as client:
-        try:
-            state = (await client.read_flow_run(UUID(run.removeprefix(BY_ID)))).state
-        except ObjectNotFound:
-            return False
-    return state is None or not state.is_final()
 
 
 def _child_key(subject: Subject) -> str:
@@ -203,7 +190,6 @@ async def _start(client: PrefectClient, child: ChildKind, subject: Subject, key:
 
 
 async def _other_children(client: PrefectClient, name: str, key: str) -> int:
-    """Return how many children of this parent stand for the object under other keys, ``MOST_CHILDREN`` at most."""
     chosen = TaskRunFilter(
         flow_run_id=TaskRunFilterFlowRunId(any_=[UUID(flow_run.id)]), name=TaskRunFilterName(any_=[name])
     )

@@ -33,32 +33,32 @@ async def claim(ref: RunRef, key: Key, attempt: int, marks: Mapping[str, str | N
     ``attempt`` counts the times that the run has begun: from the second on, it leaves the object to another run that
     works on it, and one that is gone unless it was started by hand. Raises ``NoSuchObject``.
     """
-    if attempt > 1 and (reason := await _reason_to_leave(ref, key)):
-        get_run_logger().info("Leaving %s: %s", key, reason)
-        return
     async with open_run(ref) as run:
-        kind = run.view.lifecycle.about
-        if (current := await run.read(key)) is None:
+        kind, current = run.view.lifecycle.about, await run.read(key)
+        if attempt > 1 and (reason := await reason_to_leave(run, ref, current)):
+            get_run_logger().info("Leaving %s: %s", key, reason)
+            return
+        if current is None:
             where = f"in namespace {key.namespace}" if key.namespace else "at cluster scope"
             raise NoSuchObject(f"there is no {kind.kind} {key.name} {where}")
         await take(run.view.cluster, current, kind, ref.run, {**retry_marks(ref, current, attempt), **(marks or {})})
 
 
-async def _reason_to_leave(ref: RunRef, key: Key) -> str:
-    """Return why a run that begins again does not claim the object; empty: it does, or finds that there is none."""
-    async with open_run(ref) as run:
-        kind = run.view.lifecycle.about
-        try:
-            current = await run.view.cluster.get(kind, key.name, key.namespace or None)
-        except NotFound:
-            return "" if ref.run.startswith(BY_ID) else "it was deleted"
-        text = (current["metadata"].get("annotations") or {}).get(CLAIM) or ""
-        before = Claim.read(text)
-        if before is None or before.run == ref.run:
-            return ""
-        async with get_client() as client:
-            fates = await read_fates(client, {before.run})
-        return "" if is_free(text, fates, run.view.cluster.now()) else "another run works on it"
+async def reason_to_leave(run: OpenRun, ref: RunRef, obj: Object | None) -> str:
+    """Return why a run that begins again does not claim the object (``None``: gone); empty: it claims it, or fails."""
+    if obj is None:
+        return "" if ref.run.startswith(BY_ID) else "it was deleted"
+    text = _claim_of(obj)
+    before = Claim.read(text)
+    if before is None or before.run == ref.run:
+        return ""
+    async with get_client() as client:
+        fates = await read_fates(client, {before.run})
+    return "" if is_free(text, fates, run.view.cluster.now()) else f"{before.run} works on it"
+
+
+def _claim_of(obj: Object) -> str:
+    return (obj["metadata"].get("annotations") or {}).get(CLAIM) or ""
 
 
 def retry_marks(ref: RunRef, obj: Object, attempt: int) -> dict[str, str | None]:
@@ -76,7 +76,7 @@ def request_id(ref: RunRef, attempt: int) -> str:
 async def claim_free(run: OpenRun, ref: RunRef, requests: Iterable[tuple[Object, Mapping[str, str]]]) -> list[Key]:
     """Annotate objects with requests, and claim those that no other run works on; return the keys of these."""
     cluster, kind, log = run.view.cluster, run.view.lifecycle.about, get_run_logger()
-    some = [(obj, marks, (obj["metadata"].get("annotations") or {}).get(CLAIM) or "") for obj, marks in requests]
+    some = [(obj, marks, _claim_of(obj)) for obj, marks in requests]
     runs = {claim.run for _, _, text in some if (claim := Claim.read(text)) is not None}
     async with get_client() as client:
         fates = await read_fates(client, runs)

@@ -20,12 +20,11 @@ from modelyard.onboarding.report import LoadCheck, markdown, onboarding_result, 
 from modelyard.onboarding.request import OnboardRequest
 from modelyard.onboarding.service_check import check_service, simulate_load
 from modelyard.onboarding.start import OnboardRefused, retry_failed, take_over
-from modelyard.reconcile.dispatch import Claim
 from modelyard.reconcile.object_result import ObjectResult
-from modelyard.reconcile.plan import CLAIM
 from modelyard.reconcile.run_view import Superseded
 from modelyard.traffic.trace import read_trace
-from tasks.children import is_live, retry_child
+from tasks.children import retry_child
+from tasks.claims import reason_to_leave
 from tasks.journal import show
 from tasks.observe import CHILDREN
 from tasks.stage import BRIEF, RETRIED, STAGE
@@ -66,20 +65,13 @@ async def start(ref: RunRef, asked: OnboardRequest, attempt: int) -> Key:
     """
     key = order_key(asked)
     async with open_run(ref) as run:
-        if attempt > 1 and (rival := await _live_rival(run, key, ref.run)):
-            raise Superseded(f"{rival} works on ConfigMap {key}")
+        if attempt > 1 and (reason := await reason_to_leave(run, ref, await run.read(key))):
+            raise Superseded(f"ConfigMap {key}: {reason}")
         if not await take_over(run.view.cluster, asked, ref.run):
             get_run_logger().info("ConfigMap %s exists: going on with what was begun", key)
             made = await retry_failed(run.view.cluster, asked, f"{ref.run.rpartition('/')[2]}-{attempt}")
             await _retry_children(run, key, made)
     return key
-
-
-async def _live_rival(run: OpenRun, key: Key, name: str) -> str:
-    """Return the other run that works on the onboarding now; empty for none."""
-    order = await run.read(key) or {"metadata": {}}
-    claim = Claim.read((order["metadata"].get("annotations") or {}).get(CLAIM) or "")
-    return claim.run if claim is not None and claim.run != name and await is_live(claim.run) else ""
 
 
 async def _retry_children(run: OpenRun, key: Key, made: Iterable[tuple[ResourceType, Object]]) -> None:

@@ -19,7 +19,7 @@ from modelyard.reconcile.dispatch import KnownRuns, RunFate, Start, is_due, name
 from modelyard.reconcile.plan import Plan
 from modelyard.reconcile.reconciler import Plans, Reconciler
 from modelyard.reconcile.report import Row
-from tasks.run_load import CALL_TIMEOUT, create_run, read_deployments, read_load
+from tasks.flow_runs import CALL_TIMEOUT, create_run, read_deployments, read_load
 from tasks.stage import STAGE, shared
 
 LOOK_UP_TIMEOUT = 60.0

@@ -47,7 +47,6 @@ class Comparison:
 
 
 def _work(batch: Batch, pipe: Connection) -> None:
-    """In the child: tell progress, then the result or the error's text."""
     told = 0.0
 
     def progress(share: float) -> None:

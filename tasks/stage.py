@@ -20,8 +20,6 @@ T = TypeVar("T")
 
 BACK_OFF = (0.5, 2.0)
 """Seconds before the first and the second retry of a stage that reads."""
-
-
 _AWAY = (Unavailable, TimeoutError, httpx.TransportError)
 
 STAGE: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
@@ -33,7 +31,6 @@ calls and makes a tick wait while the server is away.
 
 
 async def _was_away(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Return whether another try may help: the API server of Kubernetes or of Prefect could not be reached."""
     return state.name != "TimedOut" and isinstance(await state.aresult(raise_on_failure=False), _AWAY)
 
 

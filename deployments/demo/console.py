@@ -98,7 +98,6 @@ class DemoConsole:
         return await run_command(*program, *words[1:], env=env, cwd=ROOT, say=partial(self.print, markup=False))
 
     def _print_command(self, words: Sequence[str]) -> None:
-        """Print a command; options of a long one go on lines of their own."""
         lines = ["$"]
         for word in words:
             wraps = word.startswith("--") and len(lines[-1]) > WIDTH / 2

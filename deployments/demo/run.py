@@ -159,7 +159,6 @@ async def running(
 
 
 async def _unready(cluster: Cluster, scenario: Scenario) -> list[str]:
-    """Return the Deployments that have not all their replicas ready."""
     return [
         f"{item['metadata']['namespace']}/{item['metadata']['name']}"
         for namespace in scenario.namespaces
@@ -169,7 +168,6 @@ async def _unready(cluster: Cluster, scenario: Scenario) -> list[str]:
 
 
 async def _undecided(cluster: Cluster, scenario: Scenario) -> list[str]:
-    """Return the fleets for which the flow has not decided yet."""
     waiting = []
     for copy in scenario.copies:
         field = "conditions" if copy.form is Form.POLICY else "desiredOptimizedAlloc"
@@ -225,7 +223,6 @@ class FleetTraffic:
         return (time.monotonic() - self._begun) * self._scenario.compression / 60
 
     def _load(self) -> float:
-        """Return the requests sent per second of the trace, averaged over the last samples."""
         self._sent.append((60 * self.minute(), self.replay.sent))
         (early, before), (late, after) = self._sent[0], self._sent[-1]
         return (after - before) / (late - early) if late > early else 0.0

@@ -216,7 +216,6 @@ class Sources:
 
 
 def _send(request: web.Request, files: Files, headers: Mapping[str, str]) -> web.Response:
-    """Return a file or the requested range of it."""
     body = files.get(request.match_info["file"])
     if body is None:
         raise web.HTTPNotFound

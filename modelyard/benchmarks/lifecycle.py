@@ -136,7 +136,6 @@ def _steps(one: StoredBenchmark, here: Here, deeds: RunDeeds, keeps: bool) -> di
 
 
 def _probe(one: StoredBenchmark, world: World) -> tuple[Child, ...]:
-    """Return the service created for the measurement, to be deleted at its end."""
     service = made_service(one, world)
     return () if service is None else (Child(INFERENCE_SERVICES, service.key, service.subject.uid),)
 

@@ -154,7 +154,6 @@ class ModelDelivery:
         return DeliverySettings.read(stored.text if stored is not None else None)
 
     def _lacks(self, found: DeliverySettings, world: World) -> str:
-        """What Jobs are to mount and could not."""
         stored = world[SETTINGS].get(Key(self.home, found.ca_bundle)) if found.ca_bundle else None
         if not found.ca_bundle or (stored is not None and stored.authorities):
             return ""
@@ -204,7 +203,6 @@ class ModelDelivery:
         return [bringing.stand_aside(leg, sites[leg.node]) if leg.node in late else leg for leg in parts]
 
     def _sites(self, model: StoredModel, world: World, chosen: Iterable[str] = ()) -> dict[str, Site]:
-        """These nodes, and those that say something of the model or have a Job for it, be they gone; by name."""
         jobs_of = defaultdict[str, list[ModelJob]](list)
         for one in world[JOBS].by("model", model.identifier):
             if one.key.namespace == self.home:
@@ -236,7 +234,6 @@ class ModelDelivery:
     # What follows
 
     def _with(self, plan: Plan, model: StoredModel, parts: Sequence[Leg], world: World) -> Plan:
-        """The plan with what its parts make, mark and await."""
         marked = {leg.node: self._marks(model, leg, world) for leg in parts}
         acting = [leg.node for leg in parts if marked[leg.node] or leg.apply or leg.hand_over or leg.delete]
         awaits = {what for leg in parts for what in leg.awaits}
@@ -260,7 +257,6 @@ class ModelDelivery:
         return with_steps(plan, _steps(parts, {node: marked[node] for node in acting[:MOST_AT_ONCE]}))
 
     def _marks(self, model: StoredModel, leg: Leg, world: World) -> tuple[Mark, ...]:
-        """What the node says otherwise than it should."""
         node: ModelNode | None = world[NODES].get(Key("", leg.node))
         report: NodeReport | None = world[REPORTS].get(Key(self.home, leg.node))
         marks: tuple[Mark, ...] = ()
@@ -283,7 +279,6 @@ class ModelDelivery:
         return (*marks, Mark(CONFIG_MAPS, key, "", data={model.entry: wanted}, create={"metadata": metadata}))
 
     def _end(self, model: StoredModel, found: DeliverySettings, world: World, now: float) -> Plan | None:
-        """A model that is being deleted: its files go first, then our finalizer."""
         if names.finalizer(self.about) not in model.finalizers:
             return None
         goal = jobs.Goal(found.models_root, found.models_root, "", "")
@@ -303,7 +298,6 @@ class ModelDelivery:
         return plan
 
     def _refuse(self, model: StoredModel, problem: tuple[str, str], world: World, now: float) -> Plan:
-        """A model that cannot be delivered as it is: no node says that it is ready."""
         parts = []
         for site in self._sites(model, world).values():
             if site.node is None:
@@ -315,7 +309,6 @@ class ModelDelivery:
         return self._with(story.refused(model, problem, now), model, parts, world)
 
     def _namesake(self, model: StoredModel, world: World) -> StoredModel | None:
-        """The oldest of the models that nodes know by the name of this one, which is cut short; ``None``: it itself."""
         alike = [
             other
             for kind in names.KINDS
@@ -326,7 +319,6 @@ class ModelDelivery:
         return None if oldest.subject.ref == model.subject.ref else oldest
 
     def _apart(self, model: StoredModel, other: StoredModel, now: float) -> Plan:
-        """A model that nodes could not tell from another one: nothing is done to what they have."""
         finalizer = names.finalizer(self.about)
         if model.subject.deleting:
             takes_off = False if finalizer in model.finalizers else None
@@ -337,7 +329,6 @@ class ModelDelivery:
         return story.refused(model, ("NameTaken", why), now)
 
     def _goal(self, model: StoredModel, found: DeliverySettings, world: World) -> jobs.Goal:
-        """Return where the files of a model go. Raises ``NotAllowed``."""
         if model.problem is not None:
             raise jobs.NotAllowed(*model.problem)
         space, most = model.key.namespace, found.models_per_namespace
@@ -358,7 +349,6 @@ class ModelDelivery:
     # Files in a claim
 
     def _of_claim(self, wish: Wish, world: World, now: float) -> Plan:
-        """A model whose files are in a claim: once that is bound, a short Job reads what they are."""
         model, goal = wish.model, wish.goal
         assert goal.claim is not None
         place: ModelClaim | None = world[PERSISTENT_VOLUME_CLAIMS].get(goal.claim)
@@ -383,7 +373,6 @@ class ModelDelivery:
 
 
 def _steps(parts: Iterable[Leg], acting: Mapping[str, tuple[Mark, ...]]) -> dict[StepId, PlanStep]:
-    """Return the steps of the nodes that are not done; ``acting`` are those to write for now, with their marks."""
     steps = {}
     for leg in parts:
         is_done = leg.stage in (NodeStage.READY, NodeStage.GONE)
@@ -401,7 +390,6 @@ def _steps(parts: Iterable[Leg], acting: Mapping[str, tuple[Mark, ...]]) -> dict
 
 
 def _step_of(leg: Leg) -> StepId:
-    """Return the step that a node is at: ``fetch``, ``verify`` or ``remove``, of a claim ``inspect``."""
     if leg.stage in (NodeStage.REMOVING, NodeStage.GONE):
         return StepId("remove", leg.node)
     if not leg.node:
@@ -411,7 +399,6 @@ def _step_of(leg: Leg) -> StepId:
 
 
 def _exclusion(model: StoredModel, node: ModelNode, delivery: DeliverySettings) -> Exclusion | None:
-    """Say why a node is not given a model; ``None``: it is."""
     if model.spec is None or model.uri is None:
         return Exclusion("not chosen, as the model cannot be read")
     storage = model.spec.storage

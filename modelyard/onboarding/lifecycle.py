@@ -178,7 +178,6 @@ def _steps(here: OnboardStanding, plan: Plan, waiting: Mapping[tuple[Key, Name],
 
 
 def _measured(job: Mapping[str, Any] | None) -> BenchmarkMemory | None:
-    """What a BenchmarkJob has measured, when it is done."""
     done = job is not None and (job.get("status") or {}).get("state") == "Completed"
     return benchmark(job).memory if job is not None and done else None
 
@@ -186,7 +185,6 @@ def _measured(job: Mapping[str, Any] | None) -> BenchmarkMemory | None:
 def _remembered(
     asked: OnboardRequest, found: Findings, steps: NextSteps, memory: OnboardMemory, now: float
 ) -> OnboardMemory:
-    """What is to be kept before the steps are taken."""
     given_up = {name: cut(why, 2000) for name, why in steps.given_up.items()}
     probed = dict(memory.probed)
     for one in asked.candidates:

@@ -192,7 +192,6 @@ class RunView:
         self._repeated.pop((key, step), None)
 
     def _is_in_vain(self, step: tuple[Key, StepId], part: Plan, outcome: Outcome) -> bool:
-        """Return whether the step has done the same without an error for too long."""
         work, since = self._repeated.get(step, ("", 0.0))
         if not part.deeds or outcome.errors or work != fingerprint(part):
             self._repeated[step] = fingerprint(part), time.monotonic()

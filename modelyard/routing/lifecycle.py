@@ -77,7 +77,6 @@ class RouteStatus:
         return _tell(here, findings.of_route(here, missing, conflicts, redis), {}, now)
 
     def _conflict(self, route: Route, name: str, claims: Iterable[Route]) -> findings.NameConflict | None:
-        """Return why requests for a name do not go to the route first; ``None`` where they do."""
         held, own = self._held, route.key.namespace
         orders: dict[str, Order] = {}
         routes = sorted(claims, key=lambda claim: (claim.created, claim.key))
@@ -125,7 +124,6 @@ _OF_SERVERS = frozenset({findings.READY})
 
 
 def _tell(stored: Stored, said: Sequence[findings.Finding], counts: Mapping[str, Any], now: float) -> Plan:
-    """A plan with the status as it should be, or with none where it says so already."""
     ours = _OF_ROUTES if stored.subject.kind == ROUTES else _OF_SERVERS
     subject = stored.subject
     wanted = tuple(

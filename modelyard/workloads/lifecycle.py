@@ -175,7 +175,6 @@ class RollOut(ABC):
         )
 
     def _rules(self, here: Standing, world: World) -> WriteRules:
-        """Return the rules for what is written now; nothing is written of a service that is refused."""
         if isinstance(here.result, Refused):
             return NO_CHILDREN
         name = here.service.key.namespace
@@ -193,12 +192,10 @@ class RollOut(ABC):
         return self.render(service, found, abilities, world)
 
     def _settings_of(self, world: World) -> ServingSettings:
-        """The settings of administrators."""
         chosen: ServingSettings = next(iter(world[SETTINGS].all()), ServingSettings())
         return chosen.model_copy(update={"models": next(iter(world[models_settings.WANTED].all()), chosen.models)})
 
     def _scaled(self, service: StoredService, world: World) -> frozenset[str]:
-        """The workloads of its namespace, by name, that others scale."""
         stores = (world[one] for kind in (VARIANTS, BINDINGS) if (one := f"scaled by {kind.kind}") in world)
         scalers = (one for store in stores for one in store.by("namespace", service.key.namespace))
         return frozenset(name for one in scalers if one.owner != service.subject.uid for name in one.workloads)
@@ -266,7 +263,6 @@ class RollOut(ABC):
         return Standing(service, resolved, result, diff, states, all(one in owned for one in routes), there, held)
 
     def _judged(self, here: Standing, world: World, now: float) -> Standing:
-        """With what is made of it: rolled out, so that it is kept; or given up, and as it was before."""
         service, result = here.service, here.result
         if isinstance(result, Refused) or here.held or here.changes.conflicts:
             return here
@@ -331,7 +327,6 @@ class RollOut(ABC):
     def _watch(
         self, here: Standing, since: float, before: Rendered, world: World, now: float
     ) -> gates.GateWatch | None:
-        """What is to be compared; ``None`` where nothing is."""
         cluster, noted = self._settings_of(world).gate, recorded(here.service)
         gate, problem = gates.settings(here.service.annotations.get(gates.GATE, ""), cluster)
         if not gate.enabled or not (gate.prom_server_address or self.prometheus):
@@ -344,7 +339,6 @@ class RollOut(ABC):
         return gates.GateWatch(here.service.key.namespace, pods, names, since, ready, gate, bool(here.canary), problem)
 
     def _explained(self, state: ComponentStanding, resolved: Resolved, world: World) -> ComponentStanding:
-        """With what the scheduler cannot know: that no node has the model yet, and why."""
         if state.trouble is None or state.trouble.reason != UNSCHEDULABLE:
             return state
         waiting = next(one for one in state.pods if one.trouble is state.trouble)

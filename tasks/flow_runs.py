@@ -1,21 +1,27 @@
-"""Flow runs of the lifecycles in Prefect: the unfinished ones, the limit of their work queue, and new ones."""
+"""Flow runs in Prefect: those of a work pool, page by page, what the lifecycles' runs take up, and new ones."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
+    FlowRunFilterEndTime,
+    FlowRunFilterExpectedStartTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
     WorkQueueFilter,
-    WorkQueueFilterId,
+    WorkQueueFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, StateType, WorkQueue
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
@@ -27,11 +33,49 @@ from modelyard.reconcile.run_limits import PLACES, RUNS, ActiveRun, RunLimits, R
 CALL_TIMEOUT = 5.0
 """Seconds that one call of the Prefect API may take."""
 PAGE = 200
-"""Runs that the Prefect API returns at a time."""
+"""Objects that the Prefect API returns at a time."""
+UNFINISHED = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+T = TypeVar("T")
 
-_NOT_ENDED = FlowRunFilterState(
-    type=FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
-)
+
+def in_pool(pool: str) -> WorkPoolFilter:
+    """Return the filter for what belongs to a work pool."""
+    return WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+
+
+async def read_all(read: Callable[..., Awaitable[list[T]]], most: float = math.inf, **filters: Any) -> list[T]:
+    """Return all pages of a method of the Prefect client, up to the one that makes ``most`` items."""
+    items: list[T] = []
+    while True:
+        page = await read(**filters, limit=PAGE, offset=len(items))
+        items += page
+        if len(page) < PAGE or len(items) >= most:
+            return items
+
+
+async def read_runs(
+    client: PrefectClient,
+    pool: str,
+    types: Iterable[StateType] = UNFINISHED,
+    before: datetime | None = None,
+    ended_after: datetime | None = None,
+    queue: str = "",
+    most: float = math.inf,
+) -> list[FlowRun]:
+    """Return the runs of a pool, or of one of its work queues, in states of these types and within these limits."""
+    chosen = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))),
+        expected_start_time=FlowRunFilterExpectedStartTime(before_=before),
+        end_time=FlowRunFilterEndTime(after_=ended_after) if ended_after else None,
+    )
+    return await read_all(
+        client.read_flow_runs,
+        most,
+        flow_run_filter=chosen,
+        work_pool_filter=in_pool(pool),
+        work_queue_filter=WorkQueueFilter(name=WorkQueueFilterName(any_=[queue])) if queue else None,
+        sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+    )
 
 
 async def read_load(client: PrefectClient, deployments: Iterable[str]) -> RunLoad:
@@ -41,23 +85,13 @@ async def read_load(client: PrefectClient, deployments: Iterable[str]) -> RunLoa
     """
     declared = await read_deployments(client, deployments)
     names = {deployment.id: name for name, deployment in declared.items()}
-    pools = {deployment.work_pool_name for deployment in declared.values() if deployment.work_pool_name}
-    queues = [queue for pool in sorted(pools) if (queue := await _read_queue(client, pool)) is not None]
-    bounds = [queue.concurrency_limit for queue in queues if queue.concurrency_limit is not None]
+    pools = sorted({deployment.work_pool_name for deployment in declared.values() if deployment.work_pool_name})
+    bounds = [bound for pool in pools if (bound := await _queue_limit(client, pool)) is not None]
     limits = RunLimits(sum(bounds) if bounds else PLACES)
     runs: list[FlowRun] = []
-    while queues and len(runs) < max(PAGE, limits.total):
+    for pool in pools:
         async with asyncio.timeout(CALL_TIMEOUT):
-            page = await client.read_flow_runs(
-                flow_run_filter=FlowRunFilter(state=_NOT_ENDED),
-                work_queue_filter=WorkQueueFilter(id=WorkQueueFilterId(any_=[queue.id for queue in queues])),
-                sort=FlowRunSort.EXPECTED_START_TIME_ASC,
-                limit=PAGE,
-                offset=len(runs),
-            )
-        runs += page
-        if len(page) < PAGE:
-            break
+            runs += await read_runs(client, pool, queue=RUNS, most=max(PAGE, limits.total))
     return RunLoad([active_run(run, names) for run in runs if not is_planned(run)], limits)
 
 
@@ -112,9 +146,9 @@ async def create_run(
         )
 
 
-async def _read_queue(client: PrefectClient, pool: str) -> WorkQueue | None:
+async def _queue_limit(client: PrefectClient, pool: str) -> int | None:
     try:
         async with asyncio.timeout(CALL_TIMEOUT):
-            return await client.read_work_queue_by_name(RUNS, work_pool_name=pool)
+            return (await client.read_work_queue_by_name(RUNS, work_pool_name=pool)).concurrency_limit
     except ObjectNotFound:
         return None

@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import AwaitingRetry, Cancelling, Late, Pending, Running, Scheduled
 
 from modelyard.reconcile.run_limits import ActiveRun
-from tasks.run_load import active_run, is_planned
+from tasks.flow_runs import active_run, is_planned
 
 DELIVER = uuid4()
 
