@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -111,6 +111,7 @@ class Shift:
         self._journal = Journal(table, settings.table_every_ticks, self._log)
         self._lease: Lease | None = None
         self._said: set[str] = set()
+        self._decided: Container[str] = ()
         self._woken_before = -1
 
     async def run(self) -> ShiftReport:
@@ -199,9 +200,12 @@ class Shift:
             return
         for change in report.changes:
             self._log.info("Tick %d: %s %s → %s", number, change.about, change.before, change.after)
-        for row in () if self._writes else report.rows:
-            text = "; ".join(f"{name} {value}" for name, value in list(row.items())[:3])
-            self._log.info("Tick %d: %s", number, text)
+        rows = () if self._writes else report.rows
+        lines = dict.fromkeys("; ".join(f"{name} {value}" for name, value in list(row.items())[:3]) for row in rows)
+        for line in lines:
+            if line not in self._decided:
+                self._log.info("Tick %d: %s", number, line)
+        self._decided = lines
         shift.changes += len(report.changes)
         self._journal.record(number, report)
 

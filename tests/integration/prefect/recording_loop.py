@@ -209,7 +209,11 @@ class Recording:
 
     async def report(self, decision: Any, done: Any) -> TickReport:
         rows = [
-            {"variant": f"ns/v{index}", "replicas": self.number, "reason": "Recorded"}
+            {
+                "variant": f"ns/v{index}",
+                "replicas": 0 if self.options.get("steady") else self.number,
+                "reason": "Recorded",
+            }
             for index in range(int(self.options.get("rows", "1")))
         ]
         changed = self._ran["actuate"] - 1 == int(self.options.get("change", "-1"))

@@ -185,6 +185,18 @@ async def test_a_standby_that_could_once_not_ask_for_the_lease_has_not_failed(
     await other.release()
 
 
+async def test_a_dry_run_logs_a_decision_once_while_it_stays_the_same(
+    parameters: Parameters, record: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("prefect.flow_runs")
+    logger.addHandler(caplog.handler)
+    try:
+        await shift_of_ticks(parameters, record, 3, fleet={"dry_run": True}, steady=True)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert len(set(re.findall(r"Tick (\d+): variant ns/v0; replicas 0; reason Recorded", caplog.text))) == 1
+
+
 async def test_a_dry_run_neither_waits_for_the_writer_nor_keeps_it_out_and_tells_what_it_decided(
     parameters: Parameters, record: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
