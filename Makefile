@@ -49,6 +49,7 @@ test: $(STAMP) ## every test
 test-thorough: $(STAMP) ## the long tests, the pure ones with many examples of every property, and a soak of five minutes
 	@$(BIN)/modelyard local binaries
 	@$(BIN)/pytest -m long tests/integration/prefect $(PYTEST_ARGS)
+	@$(PYTEST) -m long tests/unit $(PYTEST_ARGS)
 	@$(PYTEST) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
 	@$(BIN)/python tests/soak/soak.py --minutes 5 --seed $(SEED)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from modelyard.autoscaling.variants.slo.attainment import LOADS, Holding
@@ -128,3 +130,22 @@ def test_several_models_on_scarce_gpus(tools: Any, tmp_path: Path) -> None:
     tables = report.write([ours, split], [cell.name], tmp_path)
     assert list(tables) == [report.SHARED]
     assert f"| {split['hours']:.2f} | {split['attained']:.2%} |" in tables[report.SHARED]
+
+
+RECORDED = json.loads((ROOT / "tests" / "data" / "quality-small.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_the_small_grid_is_as_recorded(tools: Any, name: str) -> None:
+    """Replays decide as they did: each row of ``python benchmarks/quality --small``, apart from its CPU time."""
+    shared = importlib.import_module("quality.shared")
+    cells = {cell.name: (cell, tools.work) for cell in tools.SMALL}
+    cells[shared.SHARED_SMALL.name] = shared.SHARED_SMALL, shared.work
+    cell, work = cells[name.partition("/")[0]]
+    row = orjson.loads(orjson.dumps(work(cell, name.partition("/")[2])))
+    del row["cpu_seconds"]
+    for field, value in RECORDED[name].items():
+        wanted = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+        assert row.pop(field) == wanted, field
+    assert not row
