@@ -146,7 +146,7 @@ def worker(
 def supervise(
     pool: Annotated[str, typer.Option(help="Work pool.")] = POOL,
     context: options.Context = None,
-    report: Annotated[int | None, typer.Option(hidden=True)] = None,
+    with_worker: Annotated[bool, typer.Option("--with-worker", hidden=True)] = False,
 ) -> None:
     """Supervise the runs of a work pool: next to `prefect worker start`, as `modelyard worker` does by itself."""
     from deployments.worker import worker_environment
@@ -155,7 +155,7 @@ def supervise(
     # Not before: Prefect reads its settings when it is imported.
     from deployments.supervision import run as run_supervision
 
-    run_supervision(pool, report)
+    run_supervision(pool, with_worker)
 
 
 @app.command()

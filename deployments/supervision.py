@@ -201,23 +201,28 @@ async def read_clock(client: PrefectClient) -> tuple[datetime, float]:
     return now, skew
 
 
-def run(pool: str, report: int | None = None) -> None:
-    """Supervise a pool until a signal says otherwise.
+def run_once(pool: str) -> float:
+    """Do one pass, trying again while the server does not answer; return the seconds by which our clock is ahead.
 
-    With ``report`` this is the supervision of the worker in its parent process, and ends with it. Once the first pass
-    is done, the seconds by which this machine's clock is ahead are written to that file descriptor.
+    Exits where the server refuses the password, or has no such pool.
     """
     setup_logging()
+    return asyncio.run(_run(pool, once=True))
+
+
+def run(pool: str, with_worker: bool = False) -> None:
+    """Supervise a pool until a signal says otherwise; ``with_worker``: until the worker, the parent process, ends."""
+    setup_logging()
     with suppress(KeyboardInterrupt):
-        asyncio.run(_run(pool, report))
+        asyncio.run(_run(pool, with_worker))
 
 
-async def _run(pool: str, report: int | None) -> None:
+async def _run(pool: str, with_worker: bool = False, once: bool = False) -> float:
     log, worker = get_logger("supervision"), os.getppid()
     obstacle, begun_ahead, drifted = "", None, 0
     async with get_client() as client, ShiftLeases() as leases:
         supervision = Supervision(client, pool, leases)
-        while report is None or os.getppid() == worker:
+        while not with_worker or os.getppid() == worker:
             pause = INTERVAL
             try:
                 async with asyncio.timeout(PASS_TIMEOUT):
@@ -235,19 +240,18 @@ async def _run(pool: str, report: int | None) -> None:
                 obstacle = ""
                 for repair in repairs:
                     log.info("%s", repair)
-                if begun_ahead is None:
-                    begun_ahead = ahead
-                    if report is not None:
-                        os.write(report, f"{ahead}\n".encode())
-                        os.close(report)
+                if once:
+                    return ahead
+                begun_ahead = ahead if begun_ahead is None else begun_ahead
                 drifted = drifted + 1 if abs(ahead - begun_ahead) > MAX_CLOCK_SKEW else 0
-                if report is not None and drifted >= DRIFTED_PASSES:
+                if with_worker and drifted >= DRIFTED_PASSES:
                     log.error(
                         "This machine's clock was set by %.0f s: ending the worker, start it again", ahead - begun_ahead
                     )
                     os.kill(worker, signal.SIGTERM)
-                    return
+                    break
             await asyncio.sleep(pause)
+    return 0.0
 
 
 async def _require_pool(client: PrefectClient, pool: str) -> None:

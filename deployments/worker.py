@@ -65,27 +65,25 @@ class PrefectWorker(ChildProcess):
 
 
 def become(pool: str) -> None:
-    """Start supervision, and become Prefect's worker once its first pass is done.
+    """Supervise the pool once, start supervision next to this process, and become Prefect's worker.
 
     The first pass comes before the worker polls, so that runs whose time has passed are not started. It waits for a
-    server that does not answer yet. Raises ``NoServer`` and ``MissingPackage``.
+    server that does not answer yet. It is done here, so that a worker that replaces a dead one imports Prefect once.
+    Raises ``NoServer`` and ``MissingPackage``.
     """
     env = worker_environment()
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", "deployments.command", "supervise", "--pool", pool, "--report", str(writing)]
-    supervision = subprocess.Popen(command, env=env, pass_fds=[writing])
-    os.close(writing)
-    with os.fdopen(reading) as report:
-        line = report.readline()
-    if not line:  # it has said why
-        sys.exit(supervision.wait() or 1)
-    try:
-        require_kubernetes_package(pool)
-    except MissingPackage:
-        supervision.terminate()
-        supervision.wait()
-        raise
-    if abs(skew := float(line)) > MAX_CLOCK_SKEW:
+    os.environ.update(env)
+    # Not before: Prefect reads its settings when it is imported.
+    from prefect.cli import app
+
+    from deployments.supervision import run_once
+
+    skew = run_once(pool)
+    require_kubernetes_package(pool)
+    subprocess.Popen([sys.executable, "-m", "deployments.command", "supervise", "--pool", pool, "--with-worker"])
+    # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if abs(skew) > MAX_CLOCK_SKEW:
         ahead = "ahead of" if skew > 0 else "behind"
         print(
             f"error: this machine's clock is {abs(skew):.0f} s {ahead} the Prefect server's, whose time counts; set it",
@@ -94,9 +92,9 @@ def become(pool: str) -> None:
         )
         # The worker asks for runs that are due by its own clock: one that is ahead would claim hours of shifts.
         env["PREFECT_WORKER_PREFETCH_SECONDS"] = str(float(env["PREFECT_WORKER_PREFETCH_SECONDS"]) - skew)
-    # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.execve(sys.executable, [sys.executable, "-m", "prefect", *worker_arguments(pool, env)], env)
+        os.execve(sys.executable, [sys.executable, "-m", "prefect", *worker_arguments(pool, env)], env)
+    sys.argv = ["prefect", *worker_arguments(pool, env)]
+    app()
 
 
 def require_kubernetes_package(pool: str) -> None:
