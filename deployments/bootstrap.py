@@ -19,6 +19,7 @@ from deployments.profile import POOL, PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.work_pool import OpenWorkPool, RunPods, create_work_pool
 from flows.forms import Unseen
 from flows.parameters import AutoscaleParameters
+from tasks.flow_runs import read_all
 
 AUTOSCALE = "autoscale"
 SERVER_TIMEOUT = 60.0
@@ -98,7 +99,7 @@ async def deploy(client: PrefectClient, prefect_file: Path, folder: Path = PREFE
     except ChildFailed as error:
         raise BootstrapFailed([str(error)]) from None
     names = deployment_names(prefect_file)
-    for deployment in await checks.read_deployments(client):
+    for deployment in await read_all(client.read_deployments):
         if deployment.name in names:
             form = closed(deployment.parameter_openapi_schema or {})
             await client.update_deployment(deployment.id, DeploymentUpdate(parameter_openapi_schema=form))

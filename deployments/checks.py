@@ -23,7 +23,6 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import StateType
-from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import get_current_settings
 
 from deployments.profile import describe_server_problem
@@ -111,17 +110,12 @@ async def wait_for_server(client: PrefectClient, timeout: float) -> list[str]:
     return []
 
 
-async def read_deployments(client: PrefectClient) -> list[DeploymentResponse]:
-    """Every deployment of the server."""
-    return await read_all(client.read_deployments)
-
-
 async def schedule_problems(client: PrefectClient, names: set[str], timeout: float) -> list[str]:
     """Of the deployments with these names, the ones with an active schedule for which no run is planned.
 
     Waits up to ``timeout`` seconds for the runs. Also names deployments that do not exist.
     """
-    deployments = [deployment for deployment in await read_deployments(client) if deployment.name in names]
+    deployments = [deployment for deployment in await read_all(client.read_deployments) if deployment.name in names]
     problems = [f"the deployment {name} does not exist" for name in sorted(names - {d.name for d in deployments})]
     waiting = {
         deployment.id: deployment.name

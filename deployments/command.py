@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -132,10 +133,7 @@ def server(
 
 
 @app.command()
-def worker(
-    pool: Annotated[str, typer.Option(help="Work pool.")] = POOL,
-    context: options.Context = None,
-) -> None:
+def worker(pool: Annotated[str, typer.Option(help="Work pool.")] = POOL, context: options.Context = None) -> None:
     """Become a Prefect worker with the project's profile, and supervise the runs of its pool next to it."""
     from deployments.worker import become
 
@@ -146,16 +144,18 @@ def worker(
 def supervise(
     pool: Annotated[str, typer.Option(help="Work pool.")] = POOL,
     context: options.Context = None,
-    with_worker: Annotated[bool, typer.Option("--with-worker", hidden=True)] = False,
+    worker_pid: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Supervise the runs of a work pool: next to `prefect worker start`, as `modelyard worker` does by itself."""
-    from deployments.worker import worker_environment
+    from deployments.worker import FIRST_PAUSE, worker_environment
 
     os.environ.update(worker_environment())
+    if worker_pid is not None:
+        time.sleep(FIRST_PAUSE)
     # Not before: Prefect reads its settings when it is imported.
     from deployments.supervision import run as run_supervision
 
-    run_supervision(pool, with_worker)
+    run_supervision(pool, worker_pid)
 
 
 @app.command()

@@ -13,9 +13,8 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 
-from deployments.checks import read_deployments
 from modelyard.reconcile.run_limits import PLACES, RUNS
-from tasks.flow_runs import read_runs
+from tasks.flow_runs import read_all, read_runs
 
 
 class Queue(NamedTuple):
@@ -69,7 +68,7 @@ async def move_runs(client: PrefectClient, pool: str) -> list[str]:
 
     Prefect cannot change the queue of a run. So it is created again, with the same parameters and for the same time.
     """
-    deployments = {each.id: each for each in await read_deployments(client) if each.work_pool_name == pool}
+    deployments = {each.id: each for each in await read_all(client.read_deployments) if each.work_pool_name == pool}
     moved: Counter[str] = Counter()
     for run in await read_runs(client, pool, [StateType.SCHEDULED]):
         deployment = deployments.get(run.deployment_id) if run.deployment_id else None

@@ -210,19 +210,18 @@ def run_once(pool: str) -> float:
     return asyncio.run(_run(pool, once=True))
 
 
-def run(pool: str, with_worker: bool = False) -> None:
-    """Supervise a pool until a signal says otherwise; ``with_worker``: until the worker, the parent process, ends."""
+def run(pool: str, worker: int | None = None) -> None:
+    """Supervise a pool until a signal says otherwise, or until the ``worker`` ends, the parent process of this id."""
     setup_logging()
     with suppress(KeyboardInterrupt):
-        asyncio.run(_run(pool, with_worker))
+        asyncio.run(_run(pool, worker))
 
 
-async def _run(pool: str, with_worker: bool = False, once: bool = False) -> float:
-    log, worker = get_logger("supervision"), os.getppid()
-    obstacle, begun_ahead, drifted = "", None, 0
+async def _run(pool: str, worker: int | None = None, once: bool = False) -> float:
+    log, obstacle, begun_ahead, drifted = get_logger("supervision"), "", None, 0
     async with get_client() as client, ShiftLeases() as leases:
         supervision = Supervision(client, pool, leases)
-        while not with_worker or os.getppid() == worker:
+        while worker in (None, os.getppid()):
             pause = INTERVAL
             try:
                 async with asyncio.timeout(PASS_TIMEOUT):
@@ -244,7 +243,7 @@ async def _run(pool: str, with_worker: bool = False, once: bool = False) -> floa
                     return ahead
                 begun_ahead = ahead if begun_ahead is None else begun_ahead
                 drifted = drifted + 1 if abs(ahead - begun_ahead) > MAX_CLOCK_SKEW else 0
-                if with_worker and drifted >= DRIFTED_PASSES:
+                if worker is not None and drifted >= DRIFTED_PASSES:
                     log.error(
                         "This machine's clock was set by %.0f s: ending the worker, start it again", ahead - begun_ahead
                     )

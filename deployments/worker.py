@@ -25,6 +25,8 @@ from modelyard.ports import check_listenable, describe_listen_error
 MAX_CLOCK_SKEW = 10.0
 """Seconds by which this machine's clock may differ from the Prefect server's."""
 
+FIRST_PAUSE = 10.0
+"""Seconds from the pass before a worker starts to the next one: the runs that it starts need the processor first."""
 KUBERNETES_PACKAGE = "prefect_kubernetes"
 
 
@@ -80,7 +82,8 @@ def become(pool: str) -> None:
 
     skew = run_once(pool)
     require_kubernetes_package(pool)
-    subprocess.Popen([sys.executable, "-m", "deployments.command", "supervise", "--pool", pool, "--with-worker"])
+    supervise = [sys.executable, "-m", "deployments.command", "supervise", "--pool", pool]
+    subprocess.Popen([*supervise, "--worker-pid", str(os.getpid())])
     # Prefect hands a SIGTERM on as a SIGINT; a script's background jobs are started deaf to that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if abs(skew) > MAX_CLOCK_SKEW:

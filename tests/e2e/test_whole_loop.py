@@ -13,12 +13,12 @@ import pytest
 from prefect.client.orchestration import PrefectClient
 
 from deployments.bootstrap import deployment_names
-from deployments.checks import read_deployments
 from deployments.demo.run import running
 from deployments.demo.scenario import NAMESPACE, Scenario
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.cluster import DEPLOYMENTS, LEASES, Cluster
+from tasks.flow_runs import read_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -79,7 +79,7 @@ async def test_every_deployment_is_there_to_be_pressed(deployed: tuple[PrefectSt
     """test_prefect_buttons.py presses them."""
     prefect, _ = deployed
     async with PrefectClient(prefect.server.api_url) as client:
-        assert {one.name for one in await read_deployments(client)} == deployment_names()
+        assert {one.name for one in await read_all(client.read_deployments)} == deployment_names()
 
 
 async def test_the_loop_keeps_deciding_while_prefect_is_down(deployed: tuple[PrefectStack, Cluster]) -> None:

@@ -26,13 +26,14 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect_support import until
 
 from deployments.bootstrap import deploy, deployment_names, read
-from deployments.checks import read_deployments, schedule_problems
+from deployments.checks import schedule_problems
 from deployments.profile import ROOT
 from deployments.server import PrefectServer
 from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 from modelyard.cluster import NAMESPACES, Cluster
 from modelyard.local.stack import LocalStack
+from tasks.flow_runs import read_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -65,7 +66,7 @@ def written(folder: Path, cron: bool = False) -> Path:
 
 async def deployed(client: PrefectClient) -> dict[str, DeploymentResponse]:
     names = deployment_names()
-    return {one.name: one for one in await read_deployments(client) if one.name in names}
+    return {one.name: one for one in await read_all(client.read_deployments) if one.name in names}
 
 
 async def press(client: PrefectClient, deployment: DeploymentResponse) -> State:

@@ -44,6 +44,7 @@ from deployments.server import PrefectServer
 from deployments.supervision import Supervision
 from deployments.work_pool import TEMPLATES, OpenWorkPool, create_work_pool
 from deployments.worker import POOL, PrefectWorker
+from tasks.flow_runs import read_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -82,7 +83,7 @@ async def test_the_bootstrap_installs_everything_and_may_be_repeated(
     assert second.splitlines()[-1] == "self-test: every active schedule has planned runs"
     names = sorted(automation.name for automation in await client.read_automations())
     assert names == ["modelyard-zombies"]
-    assert {deployment.name for deployment in await checks.read_deployments(client)} == deployment_names()
+    assert {deployment.name for deployment in await read_all(client.read_deployments)} == deployment_names()
 
 
 async def test_the_self_test_notices_a_schedule_without_runs(bootstrapped: list[str], client: PrefectClient) -> None:
