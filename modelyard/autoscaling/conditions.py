@@ -12,6 +12,8 @@ from modelyard.objects import Condition
 Story = tuple[str, str, str]
 """Status, reason and message of a condition."""
 
+READY = "Ready"
+TARGET_FOUND = "TargetFound"
 TARGET_RESOLVED = "TargetResolved"
 METRICS_AVAILABLE = "MetricsAvailable"
 OPTIMIZATION_READY = "OptimizationReady"

@@ -19,7 +19,7 @@ from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.handling import Handling, fleet_handling, handling_of
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.slo.profile import MOST_BATCH
+from modelyard.autoscaling.sizing.learning import MOST_BATCH
 from modelyard.autoscaling.variants.state import State
 from modelyard.objects import Notice, Workload, WorkloadId
 from modelyard.objects.documents import shown

@@ -18,10 +18,10 @@ from modelyard.metrics.scope import scoped
 from modelyard.metrics.values import Allowed
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
+from modelyard.resources.annotations import WAKE_QUERY
 
 _T = TypeVar("_T")
 
-ANNOTATION = "modelyard.dev/wake-query"
 MOST = 20
 """Distinct expressions of one namespace that are asked at a time; what is beyond is named, not asked."""
 AT_ONCE = 2
@@ -122,7 +122,7 @@ class Expressions:
         for key, one in asked.items():
             answer = answers[one]
             if isinstance(answer, str):
-                what = f"VariantAutoscaling {key}: annotation {ANNOTATION}: {answer}"
+                what = f"VariantAutoscaling {key}: annotation {WAKE_QUERY}: {answer}"
                 problems[key] = f"{what}; correct the expression or remove the annotation"
             elif answer is not None:
                 found[key] = answer

@@ -152,6 +152,11 @@ class Pod:
         """Whether the pod is Ready and not being deleted."""
         return self.ready_since is not None and not self.deleting
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its containers have ended for good."""
+        return self.phase in ("Succeeded", "Failed")
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

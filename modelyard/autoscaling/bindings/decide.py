@@ -16,7 +16,7 @@ from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts,
 from modelyard.autoscaling.bindings.shares import Choice, most_blocks, parse_choice
 from modelyard.autoscaling.bindings.total import TotalDecision, decide_total
 from modelyard.autoscaling.budget import BEYOND, SEARCHES, Ask, waiting_since, within_share
-from modelyard.autoscaling.conditions import Story
+from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, Story
 from modelyard.autoscaling.decision import (
     Action,
     BindingDecision,
@@ -55,7 +55,7 @@ def decide_bindings(
     """
     views = tuple(map(within_owner_limits, views))
     lost = conflicts(views)
-    asks = [Ask(view.key.namespace, _units(view), waiting_since(view.conditions, story.READY)) for view in views]
+    asks = [Ask(view.key.namespace, _units(view), waiting_since(view.conditions, READY)) for view in views]
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
     decisions: dict[Key, BindingDecision] = {}
     decided: list[BindingView] = []
@@ -175,7 +175,7 @@ def _decided(
     panic = total.correction.panic if total.correction is not None else until is not None and now <= until
     message = story.overall(view, total, records)
     # Rates and percentiles take a second look, which a process that has just started has not had yet.
-    before = any(c.type == story.METRICS_AVAILABLE and c.reason == UNMEASURED for c in view.conditions)
+    before = any(c.type == METRICS_AVAILABLE and c.reason == UNMEASURED for c in view.conditions)
     failing = unmeasured and before and total.replicas is None
     wrong = kept is not None and kept.reason == INVALID
     told = story.of_outcome(view, bool(known) and not failing and not wrong, message, metrics, now)

@@ -20,10 +20,8 @@ from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
+from modelyard.resources.annotations import ROLE_RATIO
 
-RATIO = "modelyard.dev/role-ratio"
-"""Annotation on a binding: the binding of the other role, and how many replicas of this one there are for one of that
-one, at least and at most ("llama-decode=1/4..1"; one number: exactly)."""
 KEPT, WAITING = "RoleRatio", "OtherRoleUnknown"
 _NUMBER = r"\d{1,6}(?:\.\d{1,6}|/[1-9]\d{0,5})?"
 _FORM = re.compile(rf"([a-z0-9][-a-z0-9.]{{0,252}})=({_NUMBER})(?:\.\.({_NUMBER}))?", re.ASCII)
@@ -83,7 +81,7 @@ def kept(views: Iterable[BindingView], decisions: Mapping[Key, BindingDecision])
     found: dict[Key, RatioChange] = {}
     paired: dict[Key, Key] = {}
     for view in sorted(by_key.values(), key=lambda view: (view.created, view.key)):
-        if RATIO not in view.annotations or view.deleting:
+        if ROLE_RATIO not in view.annotations or view.deleting:
             continue
         try:
             pair = _pair(view, by_key)
@@ -91,7 +89,7 @@ def kept(views: Iterable[BindingView], decisions: Mapping[Key, BindingDecision])
                 if key in paired:
                     raise ValueError(f"{key} is in a ratio with {paired[key]} already; a role has one other")
         except ValueError as error:
-            found[view.key] = RatioChange(None, f"annotation {RATIO}: {error}", INVALID)
+            found[view.key] = RatioChange(None, f"annotation {ROLE_RATIO}: {error}", INVALID)
             continue
         paired |= {pair.one: pair.other, pair.other: pair.one}
         found |= _joined(pair, by_key, decisions)
@@ -114,7 +112,7 @@ def applied(total: TotalDecision, change: RatioChange, memory: BindingMemory, ta
 
 def _pair(view: BindingView, views: Mapping[Key, BindingView]) -> Pair:
     """Raises ``ValueError`` with what is wrong."""
-    text = view.annotations[RATIO].strip()
+    text = view.annotations[ROLE_RATIO].strip()
     form = _FORM.fullmatch(text)
     if form is None:
         raise ValueError(f"{shown(text)} must be a binding, '=' and one or two numbers: llama-decode=1/4..1")

@@ -12,15 +12,11 @@ from modelyard.autoscaling.bindings.recommend import Recommendation
 from modelyard.autoscaling.bindings.roles import KEPT
 from modelyard.autoscaling.bindings.total import TotalDecision
 from modelyard.autoscaling.budget import BEYOND
-from modelyard.autoscaling.conditions import Story
+from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, TARGET_FOUND, Story
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition
 from modelyard.reconcile.reach import NOT_PERMITTED
-
-READY = "Ready"
-TARGET_FOUND = "TargetFound"
-METRICS_AVAILABLE = "MetricsAvailable"
 
 NOTHING_KNOWN = Recommendation(None, (), "no target could be read")
 _SHOWN = 3

@@ -43,7 +43,7 @@ from modelyard.cluster import (
     UnknownKind,
 )
 from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.expressions import ANNOTATION, Expressions
+from modelyard.metrics.expressions import Expressions
 from modelyard.metrics.loads import LoadHistory
 from modelyard.metrics.signals import LastSeen, read_signals
 from modelyard.metrics.values import Signals, with_errors
@@ -51,6 +51,7 @@ from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, Wor
 from modelyard.objects.documents import few
 from modelyard.reconcile.mirror import CONCURRENCY, Mirror
 from modelyard.reconcile.turns import in_turn
+from modelyard.resources.annotations import WAKE_QUERY
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ async def _wakes(
     workloads: asyncio.Task[tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]],
 ) -> tuple[dict[Key, float], dict[Key, str]]:
     """Pending demand of the variants at zero, as far as they have an expression for it."""
-    if not any(ANNOTATION in v.annotations for v in variants):
+    if not any(WAKE_QUERY in v.annotations for v in variants):
         return {}, {}
     found, _ = await workloads
     return await expressions.totals(wake_expressions(variants, at_zero(variants, found)))

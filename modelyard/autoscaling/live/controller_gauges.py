@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 
 from modelyard.autoscaling import conditions as names
 from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.live.bindings.gauges import READY
 from modelyard.autoscaling.live.prediction import read_prediction
 from modelyard.metrics.vocabulary import ENGINES, Signal
 from modelyard.objects import Condition, Key, parse
@@ -23,7 +22,7 @@ CONDITION_TYPES: Final = frozenset(
     {
         *(names.TARGET_RESOLVED, names.METRICS_AVAILABLE, names.OPTIMIZATION_READY, names.ACCELERATOR_RESOLVED),
         *(names.PROFILE_VALID, names.SLO_FEASIBLE, names.CAPACITY_LIMITED, names.SCALE_FROM_ZERO),
-        *(READY, "TargetFound"),
+        *(names.READY, names.TARGET_FOUND),
     }
 )
 """Those that are shown; whoever may write a status could invent any number of others."""

@@ -10,8 +10,8 @@ from modelyard.autoscaling.handling import fleet_handling
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
 from modelyard.autoscaling.variants.zero_config import retentions
-from modelyard.metrics.expressions import ANNOTATION
 from modelyard.objects import Key, Workload, WorkloadId
+from modelyard.resources.annotations import WAKE_QUERY
 
 SLO = "slo"
 
@@ -81,7 +81,7 @@ def wake_expressions(variants: Iterable[Variant], sleeping: Iterable[Key]) -> di
     """The wake expressions of the variants that are at zero."""
     asleep = set(sleeping)
     return {
-        variant.key: variant.annotations[ANNOTATION]
+        variant.key: variant.annotations[WAKE_QUERY]
         for variant in variants
-        if variant.key in asleep and ANNOTATION in variant.annotations
+        if variant.key in asleep and WAKE_QUERY in variant.annotations
     }

@@ -14,12 +14,12 @@ from modelyard.autoscaling.live.managed import MANAGED, annotations_of
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.provenance import engine_of, provenance
-from modelyard.metrics.expressions import ANNOTATION as WAKE_QUERY
 from modelyard.objects import TargetRef
 from modelyard.objects.documents import cut
 from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
 from modelyard.reconcile.memory import parse_memory
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
+from modelyard.resources.annotations import WAKE_QUERY
 from modelyard.resources.field_effects import warning
 
 READ = (MIN_REPLICAS, MAX_REPLICAS, ACTUATION, COMPATIBILITY, WAKE_QUERY, PREDICTION)

@@ -6,7 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from modelyard.autoscaling.conditions import TARGET_RESOLVED
+from modelyard.autoscaling.conditions import (
+    ACCELERATOR_RESOLVED,
+    CAPACITY_LIMITED,
+    PROFILE_VALID,
+    SCALE_FROM_ZERO,
+    SLO_FEASIBLE,
+    TARGET_RESOLVED,
+)
 from modelyard.autoscaling.decision import Action, CurrentAllocation, Record, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
@@ -21,7 +28,7 @@ from modelyard.reconcile.status import is_due, timestamp
 
 SLO_ONLY = ("variantID", "accelerator", "maxBatch", "variantCost")
 """Fields of ``currentAlloc`` that an object in saturation form does not have."""
-TRANSIENT = frozenset({"AcceleratorResolved", "SLOFeasible", "ProfileValid", "CapacityLimited", "ScaleFromZero"})
+TRANSIENT = frozenset((ACCELERATOR_RESOLVED, SLO_FEASIBLE, PROFILE_VALID, CAPACITY_LIMITED, SCALE_FROM_ZERO))
 """Conditions of ours that go when there is nothing to say. Types we do not write are somebody else's and are kept."""
 
 

@@ -27,7 +27,6 @@ Performances = Mapping[tuple[str, str, str], PodPerformance]
 """By namespace, pod and model."""
 _MAX_DEPTH = 4
 """Owners from a pod upwards. A worker of a LeaderWorkerSet has so many."""
-_TERMINAL = ("Succeeded", "Failed")
 
 
 def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
@@ -43,7 +42,7 @@ def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
     owners = _Owners(fleet)
     taken = 0
     for pod in fleet.pods:
-        if pod.deleting or pod.phase in _TERMINAL:
+        if pod.deleting or pod.has_ended:
             continue
         namespace, name = pod.key
         state = None

@@ -12,7 +12,6 @@ from modelyard.objects.accelerators import PRODUCT_LABELS, partition_of, product
 from modelyard.objects.selectors import Matcher
 
 LIMITED_BY = "gpu-limiter"
-_TERMINAL = ("Succeeded", "Failed")
 
 
 class Pools:
@@ -36,7 +35,7 @@ class Pools:
                 self.total[pool] += count
                 mine[resource] = pool
         for pod in fleet.pods:
-            if not (pod.node and pod.gpus) or pod.phase in _TERMINAL:
+            if not (pod.node and pod.gpus) or pod.has_ended:
                 continue
             if (pool := _pool_of_pod(pools.get(pod.node, {}), pod.gpu_resource)) is not None:
                 free = self.free[pool]

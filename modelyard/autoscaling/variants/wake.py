@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from modelyard.autoscaling.conditions import Story
+from modelyard.autoscaling.conditions import SCALE_FROM_ZERO, Story
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.state import Group, State
@@ -18,8 +18,6 @@ from modelyard.metrics.values import Signals
 from modelyard.objects.documents import counted
 
 REASON = "WokenByDemand"
-CONDITION = "ScaleFromZero"
-"""Type of the condition that tells of a waking; ``MetricsAvailable`` stays false, there is no engine to measure."""
 
 
 def wake(group: Group, signals: Signals, backlog: float, settings: FleetSettings, now: float) -> None:
@@ -63,7 +61,7 @@ def condition(state: State) -> Story | None:
     """The condition ``ScaleFromZero`` of a variant: while it is being woken, and once it is over; else ``None``."""
     if state.reason == REASON:
         return ("True", REASON, state.message)
-    known = next((c for c in state.variant.conditions if c.type == CONDITION), None)
+    known = next((c for c in state.variant.conditions if c.type == SCALE_FROM_ZERO), None)
     if known is None:
         return None
     if state.ready:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from modelyard.resources.annotations import ROLE_RATIO, SCALE_TO_ZERO_GRACE, WAKE_QUERY
 from modelyard.resources.duration import Duration
 from modelyard.resources.policies import (
     AutoscalingPolicyBehavior,
@@ -25,12 +26,6 @@ from modelyard.workloads.kthena.workloads import LEADER_WORKER_SET, bounds, mode
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Problems, Refusal
 
-GRACE: Final = "modelyard.dev/scale-to-zero-grace"
-RATIO: Final = "modelyard.dev/role-ratio"
-"""Annotation of a Model: prefill replicas for one decode replica, at least and at most (``1/4..1``), of backends whose
-roles a policy scales. Without it as the backend's own workers have them. The binding of prefill carries it on."""
-WAKE: Final = "modelyard.dev/wake-query"
-"""Annotation of a Model, which its bindings carry on: PromQL for the demand that waits while nothing runs."""
 DEFAULT_EXPANSION: Final = 200
 _SPAN: Final = re.compile(r"[0-9][0-9./]{0,31}", re.ASCII)
 _DOWN_WINDOW: Final = Duration("5m")
@@ -99,9 +94,9 @@ def _scaled(setup: Setup) -> list[tuple[str, ModelWorker, str]]:
 def _ratio(setup: Setup, base: str) -> str:
     """What the binding of prefill says of that of decode."""
     replicas = {one.type: one.replicas or 1 for one in setup.backend.workers}
-    span = str(_annotations(setup.model).get(RATIO) or f"{replicas['prefill']}/{replicas['decode']}")
+    span = str(_annotations(setup.model).get(ROLE_RATIO) or f"{replicas['prefill']}/{replicas['decode']}")
     if not _SPAN.fullmatch(span):
-        raise Refusal("InvalidSpec", f"metadata.annotations[{RATIO}]", "is no ratio", "write it as 1/4..1, or 1/2")
+        raise Refusal("InvalidSpec", f"metadata.annotations[{ROLE_RATIO}]", "is no ratio", "write it as 1/4..1, or 1/2")
     return f"{fitting(f'{base}-decode')}={span}"
 
 
@@ -134,7 +129,7 @@ def _binding(
     ratio: str = "",
 ) -> Body:
     found = _object(model, backend, "AutoscalingPolicyBinding", name, {"policyRef": {"name": policy}, **configuration})
-    marks = {GRACE: grace, RATIO: ratio, WAKE: str(_annotations(model).get(WAKE) or "")}
+    marks = {SCALE_TO_ZERO_GRACE: grace, ROLE_RATIO: ratio, WAKE_QUERY: str(_annotations(model).get(WAKE_QUERY) or "")}
     if said := {mark: text for mark, text in marks.items() if text}:
         found["metadata"].setdefault("annotations", {}).update(said)
     return found

@@ -9,10 +9,10 @@ from kthena_models import PLAIN, a_backend, a_model, a_worker, children
 from metric_endpoints import fresh_address
 from policy_world import PolicyWorld, waiting
 
-from modelyard.autoscaling.bindings.roles import RATIO
 from modelyard.autoscaling.live.bindings.objects import ROLE
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.cluster import NotFound
+from modelyard.resources.annotations import ROLE_RATIO
 from modelyard.workloads.kthena.setup import Existing
 
 pytestmark = pytest.mark.integration
@@ -50,7 +50,7 @@ async def test_roles_of_a_model_are_scaled_and_keep_their_ratio(
     await world.settle(DECODE, 2, load=20)
     if not embedded:
         await world.policy()
-        for role, ratio in (("prefill", {RATIO: "chat-pd-decode=1/2"}), ("decode", {})):
+        for role, ratio in (("prefill", {ROLE_RATIO: "chat-pd-decode=1/2"}), ("decode", {})):
             target = world.target("chat-pd", "ModelInfer", additionalMatchLabels={ROLE: role})
             target["targetRef"].pop("apiVersion")
             await world.bind(f"chat-pd-{role}", target, least=1, most=8, annotations=ratio)

@@ -15,6 +15,7 @@ from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.view import BindingView
 from modelyard.objects import ReplicaLimits
+from modelyard.resources.annotations import SCALE_TO_ZERO_GRACE
 
 NAME = "InferenceService chat/llama"
 LOWER, UPPER = f"spec.engine.minReplicas of {NAME}", f"spec.engine.maxReplicas of {NAME}"
@@ -107,7 +108,7 @@ def stored(grace: str) -> objects.BindingSpec:
         {
             "apiVersion": "registry.volcano.sh/v1alpha1",
             "kind": "AutoscalingPolicyBinding",
-            "metadata": {"name": "llama", "namespace": "chat", "annotations": {objects.GRACE: grace}},
+            "metadata": {"name": "llama", "namespace": "chat", "annotations": {SCALE_TO_ZERO_GRACE: grace}},
             "spec": {"policyRef": {"name": "p"}, "optimizerConfiguration": {"params": params}},
         }
     )
@@ -131,7 +132,7 @@ def test_a_grace_period_is_of_all_targets_or_of_each(text: str, expected: list[f
 def test_a_grace_period_of_nothing_is_a_problem(text: str, named: str) -> None:
     problem = stored(text).view.problem
     assert problem is not None
-    assert objects.GRACE in problem
+    assert SCALE_TO_ZERO_GRACE in problem
     assert named in problem
 
 

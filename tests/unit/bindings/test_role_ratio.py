@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from policy_builders import FREE, METRIC, SETTINGS, binding, each, policy, target
 
 from modelyard.autoscaling.bindings.decide import decide_bindings
-from modelyard.autoscaling.bindings.roles import RATIO, Role, in_ratio
+from modelyard.autoscaling.bindings.roles import Role, in_ratio
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.view import BindingView
 from modelyard.objects import Key
+from modelyard.resources.annotations import ROLE_RATIO
 
 NOW = 1_800_000_000.0
 WIDE = (Role(0, 0, 8), Role(0, 0, 16))
@@ -76,7 +77,7 @@ def pair(
         load = each(now, 10.0 * wanted / now) if now else ()
         one = target(name, now, low, 16, instances=load, ready=now, demand=float(wanted))
         found[name] = binding(one, key=Key("ns", name), policy_view=policy(FREE, tolerance=0), grace=0.0, **more)
-    found["prefill"] = replace(found["prefill"], annotations={RATIO: ratio})
+    found["prefill"] = replace(found["prefill"], annotations={ROLE_RATIO: ratio})
     return found
 
 
@@ -154,7 +155,7 @@ def test_a_ratio_that_cannot_be_kept_is_told(ratio: str, more: dict[str, Any], s
 def test_a_role_has_one_other() -> None:
     views = pair(1, 8, low=1, current=(1, 4))
     third = target("third", 1, 1, 16, instances=each(1, 10.0, METRIC))
-    more = binding(third, key=Key("ns", "third"), annotations={RATIO: "decode=1"}, created=5.0)
+    more = binding(third, key=Key("ns", "third"), annotations={ROLE_RATIO: "decode=1"}, created=5.0)
     found = decided({**views, "third": more})
     assert replicas(found) == (2, 8, None)
     assert "ns/decode is in a ratio with ns/prefill already" in found["third"].message

@@ -8,10 +8,8 @@ import pytest
 from kthena_models import rendered_named
 
 from modelyard.autoscaling.live.bindings.objects import (
-    GRACE,
     ROLE,
     SOURCES,
-    WAKE_QUERY,
     BindingSpec,
     backends_of,
     binding,
@@ -20,6 +18,7 @@ from modelyard.autoscaling.live.bindings.objects import (
     workload_of,
 )
 from modelyard.objects import Namespace, WorkloadId, parse
+from modelyard.resources.annotations import SCALE_TO_ZERO_GRACE, WAKE_QUERY
 
 LWS = "leaderworkerset.x-k8s.io"
 
@@ -149,7 +148,7 @@ def test_targets_of_one_name_are_told_apart() -> None:
 
 
 def test_annotations() -> None:
-    spec = scaling({SOURCES: "waiting: sum(queue)\n", WAKE_QUERY: "sum(held)", GRACE: "2m"})
+    spec = scaling({SOURCES: "waiting: sum(queue)\n", WAKE_QUERY: "sum(held)", SCALE_TO_ZERO_GRACE: "2m"})
     assert spec.sources == {"": {"waiting": "sum(queue)"}}
     assert (spec.wake_query, spec.view.grace) == ("sum(held)", 120.0)
     plain = scaling()
@@ -165,7 +164,7 @@ def test_annotations() -> None:
         (SOURCES, '{"a": 5}', "5 is not a PromQL expression"),
         (SOURCES, '{"a": {"b": "c"}}', "is not a PromQL expression"),
         (SOURCES, "a: ''", "is not a PromQL expression"),
-        (GRACE, "soon", "not a Go duration"),
+        (SCALE_TO_ZERO_GRACE, "soon", "not a Go duration"),
     ],
 )
 def test_annotations_that_make_no_sense_are_named(annotation: str, text: str, why: str) -> None:
@@ -217,12 +216,12 @@ def test_a_foreign_target_is_no_target_until_its_namespace_lets_the_binding_in()
 
 def test_of_several_targets_the_foreign_one_is_left_out_and_the_binding_not_decided() -> None:
     parts = [part("web"), part("grab", reference=ABROAD)]
-    spec = binding(stored({"optimizerConfiguration": {"params": parts}}, {GRACE: "soon"}))
+    spec = binding(stored({"optimizerConfiguration": {"params": parts}}, {SCALE_TO_ZERO_GRACE: "soon"}))
     refused = within_reach(spec, {})
     assert [target.name for target in refused.targets] == ["web"]
     problem = str(refused.view.problem)
     assert problem.startswith("targetRef.namespace: ")
-    assert GRACE in problem, "what else is wrong with it is still told"
+    assert SCALE_TO_ZERO_GRACE in problem, "what else is wrong with it is still told"
 
 
 def test_fields_that_a_newer_peer_stored_are_ignored_and_in_a_file_wrong() -> None:

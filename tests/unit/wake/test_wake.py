@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stages import make_group, with_args
 
+from modelyard.autoscaling.conditions import SCALE_FROM_ZERO
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.published.zero import wake_all
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.wake import CONDITION, REASON, condition, wake
+from modelyard.autoscaling.variants.wake import REASON, condition, wake
 from modelyard.objects import Condition, Key
 
 SIGNAL = FleetSettings(actuation=Mode.SIGNAL)
@@ -172,7 +173,7 @@ class TestCondition:
         ],
     )
     def test_afterwards(self, serving, expected):
-        serving.variant = {"conditions": (Condition(CONDITION, "True", REASON, "woken"),)}
+        serving.variant = {"conditions": (Condition(SCALE_FROM_ZERO, "True", REASON, "woken"),)}
         assert condition(woken(serving)[0]["v1"]) == expected
 
 

@@ -28,10 +28,10 @@ from kthena_models import (
     written,
 )
 
-from modelyard.autoscaling.live.bindings.objects import GRACE
 from modelyard.autoscaling.live.bindings.objects import binding as read_binding
 from modelyard.models.settings import DeliverySettings
 from modelyard.resources import Duration, Model, parse
+from modelyard.resources.annotations import SCALE_TO_ZERO_GRACE
 from modelyard.routing import objects as routing
 from modelyard.workloads.kthena import engines
 from modelyard.workloads.kthena.setup import Existing
@@ -712,7 +712,7 @@ def test_each_backend_of_a_shared_policy_has_its_grace_period(
         for name, least, grace in zip("ab", (1, 0), graces, strict=True)
     ]
     binding = only(a_model(*backends, autoscalingPolicy=POLICY), "AutoscalingPolicyBinding")
-    assert binding["metadata"].get("annotations", {}).get(GRACE) == mark
+    assert binding["metadata"].get("annotations", {}).get(SCALE_TO_ZERO_GRACE) == mark
     spec = read_binding({**binding, "metadata": {**binding["metadata"], "namespace": "shop"}})
     assert spec.view.problem is None
     waits = [spec.view.grace if target.grace is None else target.grace for target in spec.targets]

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from modelyard.autoscaling.conditions import READY
 from modelyard.objects import Key
 
 LABELS = ["binding_name", "namespace", "target"]
-READY = "Ready"
 MOST_UNITS = 32
 """As many targets as a binding may have."""
 

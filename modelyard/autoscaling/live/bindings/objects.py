@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
-from modelyard.autoscaling.bindings.roles import RATIO
 from modelyard.autoscaling.bindings.shares import CAPACITY, OPTIMIZER
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
@@ -24,18 +23,14 @@ from modelyard.objects.parse import conditions, epoch, key_of
 from modelyard.reconcile.memory import parse_memory
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
+from modelyard.resources.annotations import ROLE_RATIO, SCALE_TO_ZERO_GRACE, WAKE_QUERY
 from modelyard.resources.field_effects import warning
 
 SOURCES = "modelyard.dev/metric-sources"
 """Metrics read from Prometheus instead of from the pods: a JSON or YAML map of metric name to PromQL. In optimizer
 mode a target's name may hold a map of its own; plain entries are totals of the whole binding."""
-WAKE_QUERY = "modelyard.dev/wake-query"
-"""PromQL that gives the demand waiting while nothing runs."""
-GRACE = "modelyard.dev/scale-to-zero-grace"
-"""Idle time before the last instance is removed, a Go duration (default: 30s), or one for each
-target: ``llama-a100=5m,llama-h100=30s``."""
 
-READ = (ACTUATION, COMPATIBILITY, OPTIMIZER, CAPACITY, RATIO)
+READ = (ACTUATION, COMPATIBILITY, OPTIMIZER, CAPACITY, ROLE_RATIO)
 """Annotations that are kept of a binding, besides its memory and what is made of those above."""
 ANY_KIND = "ModelInfer"
 ALIASES = frozenset({ANY_KIND, "ModelServing"})
@@ -168,10 +163,10 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
     except ValueError as error:
         problems.append(f"annotation {SOURCES}: {error}")
     try:
-        if GRACE in annotations:
-            grace, graces = _graces(annotations[GRACE], [target.name for target in targets])
+        if SCALE_TO_ZERO_GRACE in annotations:
+            grace, graces = _graces(annotations[SCALE_TO_ZERO_GRACE], [target.name for target in targets])
     except ValueError as error:
-        problems.append(f"annotation {GRACE}: {error}")
+        problems.append(f"annotation {SCALE_TO_ZERO_GRACE}: {error}")
     memory, damage = parse_memory(BindingMemory, ANNOTATION, annotations.get(ANNOTATION))
     expansion = (optimizer or {}).get("costExpansionRatePercent")
     view = BindingView(

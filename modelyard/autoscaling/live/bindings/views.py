@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from modelyard.autoscaling.bindings.claims import Rival, outside
 from modelyard.autoscaling.bindings.problems import conflicts
-from modelyard.autoscaling.live.bindings.objects import WAKE_QUERY, BindingSpec, PolicySpec, TargetSpec
+from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec, TargetSpec
 from modelyard.autoscaling.live.bindings.pods import TargetPods
 from modelyard.autoscaling.live.bindings.values import Measured, demand_metrics
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
@@ -15,6 +15,7 @@ from modelyard.metrics.expressions import Answers
 from modelyard.metrics.scrape import Scrape
 from modelyard.objects import Key, Workload
 from modelyard.objects.documents import few
+from modelyard.resources.annotations import WAKE_QUERY
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.config_maps import Document, Entry, ObjectNotice, Remarks, read_document
 from modelyard.autoscaling.fleet import SLOSpec, Variant
+from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.costs import number
 from modelyard.objects import Key, Notice
@@ -23,7 +24,6 @@ from modelyard.objects.documents import shown
 DEFAULT_MODEL = "default/default"
 DEFAULT = "fleet targets"
 """The class of a model in saturation form that no service class has: nobody asked for its targets in so many words."""
-LOWEST_PRIORITY = 100
 MOST_CLASS_MAPS = 5
 """ConfigMaps that the variants of a namespace may name with ``sloClassRef``: each is looked up on its own."""
 _CLASS_FIELDS = ("name", "priority", "data")

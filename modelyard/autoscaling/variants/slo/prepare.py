@@ -15,6 +15,7 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.fleet import Fleet, SLOSpec
 from modelyard.autoscaling.memory.variants import SLOMemory
+from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.sizing.learning import LEAST
 from modelyard.autoscaling.variants.attribution import Performances
@@ -22,7 +23,6 @@ from modelyard.autoscaling.variants.slo import feedback, online
 from modelyard.autoscaling.variants.slo.aim import attain
 from modelyard.autoscaling.variants.slo.classes import (
     DEFAULT,
-    LOWEST_PRIORITY,
     ServiceClass,
     ServiceClasses,
     class_references,

@@ -9,12 +9,11 @@ import math
 from dataclasses import dataclass
 
 from modelyard.autoscaling.fleet import SLOSpec
-from modelyard.autoscaling.sizing.learning import OVERHEAD
+from modelyard.autoscaling.sizing.learning import MOST_BATCH, OVERHEAD
 
 _HIGHEST = 1e7
 """Milliseconds nobody means: almost three hours for a token."""
 
-MOST_BATCH = 65_536
 MOST_TOKENS = 100
 """Prompt tokens that an engine computes at least in the time of a step of one request: that reads all weights once, for
 which accelerators take as long as for computing with 150 to 400 tokens."""
