@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from modelyard.autoscaling.bindings import roles, story
 from modelyard.autoscaling.bindings.limits import limit_notices, within_owner_limits
 from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
-from modelyard.autoscaling.bindings.shares import Choice, most_blocks, parse_choice
+from modelyard.autoscaling.bindings.shares import most_blocks, parse_choice
 from modelyard.autoscaling.bindings.total import TotalDecision, decide_total
 from modelyard.autoscaling.budget import BEYOND, SEARCHES, Ask, waiting_since, within_share
 from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, Story
@@ -57,32 +57,31 @@ def decide_bindings(
     lost = conflicts(views)
     asks = [Ask(view.key.namespace, _units(view), waiting_since(view.conditions, READY)) for view in views]
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
-    decisions: dict[Key, BindingDecision] = {}
-    decided: list[BindingView] = []
+    assessed: dict[Key, AssessedBinding] = {}
     errors: list[str] = []
 
-    def attempt(view: BindingView, kept: roles.RatioChange | None = None) -> None:
-        try:
-            decisions[view.key] = decide_binding(view, settings, now, efforts[view.key.namespace], kept)
-        except Exception as error:  # one binding's failure must never stop another
-            decisions.pop(view.key, None)
-            errors.append(
-                f"AutoscalingPolicyBinding {view.key}: deciding failed: {type(error).__name__}: {error}; "
-                "replicas are kept"
-            )
+    def failed(key: Key, error: Exception) -> None:
+        assessed.pop(key, None)
+        text = f"deciding failed: {type(error).__name__}: {error}; replicas are kept"
+        errors.append(f"AutoscalingPolicyBinding {key}: {text}")
 
     for view, ask, granted in zip(views, asks, within_share(asks), strict=True):
         if view.key in lost and view.problem is None:
             view = replace(view, problem=lost[view.key], problem_reason=CONFLICT)
         elif not granted and view.problem is None:
             view = replace(view, problem=ask.refusal, problem_reason=BEYOND)
-        decided.append(view)
-        attempt(view)
-    changed = roles.kept(decided, decisions)
-    for view in decided:
-        if view.key in changed and view.key in decisions:
-            attempt(view, changed[view.key])
-    return tuple(decisions.values()), tuple(errors)
+        try:
+            assessed[view.key] = assess_binding(view, settings, now, efforts[view.key.namespace])
+        except Exception as error:  # one binding's failure must never stop another
+            failed(view.key, error)
+    changes = roles.kept(views, {key: each.records[0] for key, each in assessed.items() if each.records})
+    decisions: list[BindingDecision] = []
+    for key, each in list(assessed.items()):
+        try:
+            decisions.append(conclude_binding(each, now, changes.get(key)))
+        except Exception as error:
+            failed(key, error)
+    return tuple(decisions), tuple(errors)
 
 
 def _units(view: BindingView) -> float:
@@ -96,18 +95,36 @@ def _units(view: BindingView) -> float:
     return units
 
 
+@dataclass(frozen=True, slots=True)
+class AssessedBinding:
+    """What a binding comes to by itself: ``total`` with a record of each target, or the ``problem`` that forbids it."""
+
+    view: BindingView
+    how: Handling
+    notices: tuple[Notice, ...]
+    memory: BindingMemory
+    """As before the decision."""
+    problem: Problem | None
+    total: TotalDecision
+    metrics: Story | None
+    records: tuple[Record, ...]
+
+
 def decide_binding(
-    view: BindingView,
-    settings: FleetSettings,
-    now: float,
-    effort: Effort | None = None,
-    kept: roles.RatioChange | None = None,
+    view: BindingView, settings: FleetSettings, now: float, effort: Effort | None = None
 ) -> BindingDecision:
-    """What every target of the binding should have now, why, and what to remember.
+    """Return what every target of the binding should have now, why, and what to remember.
 
     ``now`` is epoch seconds; ``settings.tick`` the seconds between two decisions, which the windows count in.
-    ``effort`` bounds the search for exact shares. ``kept`` is what the ratio to another role makes of it.
+    ``effort`` bounds the search for exact shares.
     """
+    return conclude_binding(assess_binding(view, settings, now, effort), now)
+
+
+def assess_binding(
+    view: BindingView, settings: FleetSettings, now: float, effort: Effort | None = None
+) -> AssessedBinding:
+    """Return what the binding comes to by its own metrics and history; see ``decide_binding``."""
     chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
     how = handling_of(chosen, fleet_handling(settings))
     notices = list(how.notices)
@@ -115,56 +132,44 @@ def decide_binding(
         notices.append(Notice("StateUnreadable", view.memory_problem, "Warning"))
     notices += limit_notices(view)
     memory = _about(view, view.memory.not_after(now))
-    problem = problem_of(view)
-    if problem is None and not view.deleting:
-        choice = parse_choice(view.annotations, [target.name for target in view.targets])
-        notices += [Notice(INVALID, text, "Warning") for text in choice.problems]
-        return _decided(view, choice, memory, how, notices, settings, now, effort, kept)
+    problem, policy = problem_of(view), view.policy
     if view.deleting:
         problem = Problem("Deleting", "the binding is being deleted: replicas are kept")
     elif problem is not None:
         notices.append(Notice(problem.reason, problem.text, "Warning"))
-    assert problem is not None
-    memory = _followed(view, memory, {}, now)
-    text = f"{problem.text}; replicas are kept"
-    records = tuple(
-        _record(view, target, how, target.current, False, problem.reason, text, publish=False)
-        for target in view.targets
-    )
-    told = story.of_outcome(view, False, problem.text, None, now)
-    return _decision(view, records, told, notices, memory, problem.text)
-
-
-def _decided(
-    view: BindingView,
-    choice: Choice,
-    memory: BindingMemory,
-    how: Handling,
-    notices: list[Notice],
-    settings: FleetSettings,
-    now: float,
-    effort: Effort | None,
-    kept: roles.RatioChange | None,
-) -> BindingDecision:
-    policy = view.policy
-    assert policy is not None
-    known = [target for target in view.targets if target.current is not None]
-    if known:
-        total = decide_total(view, policy, choice, memory, settings, now, how.rules, effort)
+    total, metrics = TotalDecision(story.NOTHING_KNOWN, memory), None
+    if problem is not None:
+        text = f"{problem.text}; replicas are kept"
+        records = tuple(
+            _record(view, target, how, target.current, False, problem.reason, text, publish=False)
+            for target in view.targets
+        )
     else:
-        total = TotalDecision(story.NOTHING_KNOWN, memory)
-    if known and kept is not None:
-        total = roles.applied(total, kept, memory, known[0])
-        if kept.reason == INVALID:
-            notices.append(Notice(INVALID, kept.text, "Warning"))
-    metrics = story.metrics_story(view, policy.targets)
-    records: list[Record] = []
-    asked: dict[str, int] = {}
-    for target in view.targets:
-        record = _target_record(view, target, total, how, metrics)
-        records.append(record)
-        if record.target.decided and record.target.replicas is not None:
-            asked[str(target.workload)] = record.target.replicas
+        assert policy is not None
+        choice = parse_choice(view.annotations, [target.name for target in view.targets])
+        notices += [Notice(INVALID, text, "Warning") for text in choice.problems]
+        if any(target.current is not None for target in view.targets):
+            total = decide_total(view, policy, choice, memory, settings, now, how.rules, effort)
+        metrics = story.metrics_story(view, policy.targets)
+        records = _target_records(view, total, how, metrics)
+    return AssessedBinding(view, how, tuple(notices), memory, problem, total, metrics, records)
+
+
+def conclude_binding(assessed: AssessedBinding, now: float, change: roles.RatioChange | None = None) -> BindingDecision:
+    """Return the decision; ``change`` is what the ratio to another role makes of it."""
+    view, memory, total, records = assessed.view, assessed.memory, assessed.total, assessed.records
+    notices, metrics = list(assessed.notices), assessed.metrics
+    if assessed.problem is not None:
+        text = assessed.problem.text
+        told = story.of_outcome(view, False, text, None, now)
+        return _decision(view, records, told, notices, _followed(view, memory, {}, now), text)
+    known = [target for target in view.targets if target.current is not None]
+    is_wrong = change is not None and change.reason == INVALID and bool(known)
+    if known and change is not None:
+        total = roles.applied(total, change, memory, known[0])
+        records = _target_records(view, total, assessed.how, metrics)
+        if is_wrong:
+            notices.append(Notice(INVALID, change.text, "Warning"))
     unmeasured = metrics is not None and metrics[1] == UNMEASURED
     if metrics is not None and unmeasured:
         notices.append(Notice(UNMEASURED, metrics[2], "Warning"))
@@ -177,10 +182,19 @@ def _decided(
     # Rates and percentiles take a second look, which a process that has just started has not had yet.
     before = any(c.type == METRICS_AVAILABLE and c.reason == UNMEASURED for c in view.conditions)
     failing = unmeasured and before and total.replicas is None
-    wrong = kept is not None and kept.reason == INVALID
-    told = story.of_outcome(view, bool(known) and not failing and not wrong, message, metrics, now)
-    memory = _followed(view, total.memory, asked, now)
-    return _decision(view, tuple(records), told, notices, memory, message, panic)
+    told = story.of_outcome(view, bool(known) and not failing and not is_wrong, message, metrics, now)
+    asked = {
+        str(record.now.workload): record.target.replicas
+        for record in records
+        if record.target.decided and record.target.replicas is not None
+    }
+    return _decision(view, records, told, notices, _followed(view, total.memory, asked, now), message, panic)
+
+
+def _target_records(
+    view: BindingView, total: TotalDecision, how: Handling, metrics: Story | None
+) -> tuple[Record, ...]:
+    return tuple(_target_record(view, target, total, how, metrics) for target in view.targets)
 
 
 def _target_record(

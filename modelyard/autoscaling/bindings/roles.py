@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.problems import INVALID
 from modelyard.autoscaling.bindings.total import TotalDecision
-from modelyard.autoscaling.decision import BindingDecision, Step
+from modelyard.autoscaling.decision import Record, Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Key
@@ -75,8 +75,8 @@ def in_ratio(one: Role, other: Role, least: Fraction, most: Fraction) -> tuple[i
     return a, b
 
 
-def kept(views: Iterable[BindingView], decisions: Mapping[Key, BindingDecision]) -> dict[Key, RatioChange]:
-    """Of the bindings whose decision the ratio changes, how."""
+def kept(views: Iterable[BindingView], records: Mapping[Key, Record]) -> dict[Key, RatioChange]:
+    """Return what the ratio changes, by binding. ``records`` say what each first target comes to by itself."""
     by_key = {view.key: view for view in views}
     found: dict[Key, RatioChange] = {}
     paired: dict[Key, Key] = {}
@@ -92,7 +92,7 @@ def kept(views: Iterable[BindingView], decisions: Mapping[Key, BindingDecision])
             found[view.key] = RatioChange(None, f"annotation {ROLE_RATIO}: {error}", INVALID)
             continue
         paired |= {pair.one: pair.other, pair.other: pair.one}
-        found |= _joined(pair, by_key, decisions)
+        found |= _joined(pair, by_key, records)
     return found
 
 
@@ -135,12 +135,11 @@ def _pair(view: BindingView, views: Mapping[Key, BindingView]) -> Pair:
 
 
 def _joined(
-    pair: Pair, views: Mapping[Key, BindingView], decisions: Mapping[Key, BindingDecision]
+    pair: Pair, views: Mapping[Key, BindingView], records: Mapping[Key, Record]
 ) -> Iterator[tuple[Key, RatioChange]]:
     roles: list[Role] = []
     for key, other in ((pair.one, pair.other), (pair.other, pair.one)):
-        target, decision = views[key].targets[0], decisions.get(key)
-        record = decision.records[0] if decision is not None and decision.records else None
+        target, record = views[key].targets[0], records.get(key)
         replicas = record.target.replicas if record is not None and record.target.decided else None
         if replicas is None and target.minimum == target.maximum > 0 and target.current is not None:
             replicas = target.minimum  # always that many, whatever is measured
