@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
@@ -20,7 +20,7 @@ from modelyard.autoscaling.bounds import required_minimum
 from modelyard.autoscaling.budget import SEARCHES, TRIALS
 from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
 from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.fleet import Fleet, shared_models
 from modelyard.autoscaling.limiter import ByNode, Counting, limit
 from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.published import slo as published_slo
@@ -46,6 +46,7 @@ from modelyard.autoscaling.variants.strategy import Checked, Course, Moment, Per
 from modelyard.autoscaling.variants.tokens.strategy import Tokens
 from modelyard.autoscaling.variants.wake import wake
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
+from modelyard.metrics.values import queued_for
 from modelyard.objects import Notice
 
 
@@ -80,8 +81,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     slo_notices = read_variants(fleet, selection.states, performances, settings)
     _resolve_accelerators(fleet, selection)
     groups = _group(selection.active)
-    backlogs = _backlogs(fleet.signals.gateway_queue, groups)
-    sizes = _backlogs(fleet.signals.gateway_bytes, groups)
+    shared = shared_models(fleet.variants) if fleet.signals.gateway_queue else frozenset[str]()
     errors: list[str] = []
     forecast = [group for group in groups if group.slo is not None]
     parts = [
@@ -97,8 +97,9 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
                 raise RuntimeError(failed[group])
             group.config = saturation.resolve(group.namespace, group.model_id)
             group.zero = zeros.resolve(group.namespace, group.model_id)
-            place = (group.namespace, group.model_id)
-            tick = Moment(fleet, settings, backlogs.get(place, 0.0), sizes.get(place, 0.0))
+            place = group.namespace, group.model_id, group.model_id in shared
+            backlog = fleet.signals.queued(*place) or 0.0
+            tick = Moment(fleet, settings, backlog, queued_for(fleet.signals.gateway_bytes, *place) or 0.0)
             _decide_group(group, courses.of(group), tick)
         except Exception as error:  # one model's failure must never stop another model
             errors.append(_fail(group, error))
@@ -224,21 +225,6 @@ def _let_go(groups: Sequence[Group], failed: dict[Group, str]) -> list[str]:
         for work in works:
             work.alone = True
     return errors
-
-
-def _backlogs(queues: Mapping[tuple[str, str], float], groups: list[Group]) -> dict[tuple[str, str], float]:
-    """Gateway queue by namespace and model. What waits at a gateway for all namespaces counts only where one of them
-    serves the model."""
-    if not queues:
-        return {}
-    serving: dict[str, set[str]] = {}
-    for group in groups:
-        serving.setdefault(group.model_id, set()).add(group.namespace)
-    found = {place: max(0.0, queue) for place, queue in queues.items()}
-    for model, (space, *others) in serving.items():
-        if not others:
-            found[space, model] = found.get((space, model), 0.0) + found.get(("", model), 0.0)
-    return found
 
 
 def _resolve_accelerators(fleet: Fleet, selection: Selected) -> None:

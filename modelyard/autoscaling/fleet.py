@@ -5,7 +5,7 @@ Plain values only; ``None`` always means "not known", never zero. Times are seco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,15 @@ class Variant:
     slo: SLOSpec | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
     """``status`` as it stands."""
+
+
+def shared_models(variants: Iterable[Variant]) -> frozenset[str]:
+    """Return the models that variants of several namespaces serve."""
+    namespaces: dict[str, set[str]] = {}
+    for variant in variants:
+        if not variant.deleting:
+            namespaces.setdefault(variant.model_id, set()).add(variant.key.namespace)
+    return frozenset(model for model, spaces in namespaces.items() if len(spaces) > 1)
 
 
 @dataclass(frozen=True, slots=True)

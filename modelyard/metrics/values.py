@@ -236,11 +236,22 @@ class Signals:
         """What failed and matters to a namespace, no more of it than anybody reads."""
         return few((*self.partial_errors, *self.errors_in.get(namespace, ())))
 
-    def queued(self, namespace: str, model: str) -> float | None:
-        """Requests for a model of the namespace at its own gateways and those of all; ``None``: none is known."""
-        places = (namespace, model), ("", model)
-        known = [self.gateway_queue[place] for place in places if place in self.gateway_queue]
-        return sum(known) if known else None
+    def queued(self, namespace: str, model: str, is_shared: bool = False) -> float | None:
+        """Return ``queued_for`` of the requests in ``gateway_queue``."""
+        return queued_for(self.gateway_queue, namespace, model, is_shared)
+
+
+def queued_for(
+    queues: Mapping[tuple[str, str], float], namespace: str, model: str, is_shared: bool = False
+) -> float | None:
+    """Return what waits at gateways for a model of a namespace; ``None``: none is known.
+
+    ``queues`` is by namespace and model. What gateways of all namespaces hold (namespace ``""``) counts unless several
+    namespaces serve the model (``is_shared``): then nobody knows whose it is.
+    """
+    places = ((namespace, model),) if is_shared else ((namespace, model), ("", model))
+    known = [max(0.0, queues[place]) for place in places if place in queues]
+    return sum(known) if known else None
 
 
 class ServedRequests(NamedTuple):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.fleet import Fleet, shared_models
 from modelyard.autoscaling.live.bindings.objects import BindingSpec
 from modelyard.autoscaling.live.demands import at_zero, wake_expressions
 from modelyard.autoscaling.live.pickers import TIMEOUT, PickerError, PickerReader, Pool, list_pools, pool_of
@@ -30,7 +30,7 @@ from modelyard.metrics.loads import Pair
 from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting
 from modelyard.metrics.scrape import Scraper
 from modelyard.metrics.signals import gateway_queue
-from modelyard.metrics.values import with_errors
+from modelyard.metrics.values import queued_for, with_errors
 from modelyard.objects import Key, Workload
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,8 @@ class Source:
 
     read: Read
     models: Mapping[Key, str] = field(default_factory=dict)
+    shared: Collection[str] = ()
+    """Models that several namespaces serve."""
     delay: float = 0.0
     next_at: float = 0.0
     said_at: float = float("-inf")
@@ -82,7 +84,7 @@ class Source:
         if not isinstance(answer, Mapping):
             return {} if answer is None else dict.fromkeys(self.models, answer)
         return {
-            key: answer.get((key.namespace, model), 0.0) + answer.get(("", model), 0.0)
+            key: queued_for(answer, key.namespace, model, model in self.shared) or 0.0
             for key, model in self.models.items()
         }
 
@@ -95,13 +97,15 @@ class Poller:
         self._sources: dict[tuple[str, str], Source] = {}
         self._demand = asyncio.Event()
 
-    def follow(self, kind: str, wanted: Mapping[str, tuple[Read, Mapping[Key, str]]]) -> dict[str, Source]:
+    def follow(
+        self, kind: str, wanted: Mapping[str, tuple[Read, Mapping[Key, str]]], shared: Collection[str] = ()
+    ) -> dict[str, Source]:
         """Ask these sources for this kind from now on, and no others; what is known of those there were is kept."""
         known = self._sources
         self._sources = {place: source for place, source in known.items() if place[0] != kind}
         for name, (read, models) in wanted.items():
             source = known.get((kind, name)) or Source(read)
-            source.models = models
+            source.models, source.shared = models, shared
             source.told &= models.keys()
             self._sources[kind, name] = source
         return {name: self._sources[kind, name] for name in wanted}
@@ -216,7 +220,7 @@ class WakeWatch:
             for one, keys in _owners((key, Expression(key.namespace, text)) for key, text in texts.items()).items():
                 read = partial(ask_expression, self._expressions, one)
                 others[f"wake expression {one.text} in {one.namespace}"] = (read, {key: models[key] for key in keys})
-        sources = self._poller.follow("VariantAutoscaling", {**pickers, **others})
+        sources = self._poller.follow("VariantAutoscaling", {**pickers, **others}, shared_models(fleet.variants))
         late = [(name, sources[name]) for name in pickers if sources[name].next_at <= now]
         await asyncio.gather(*(self._poller.ask(*one) for one in late))
         problems = [
@@ -310,8 +314,11 @@ def _merged(
         partial_errors=(*signals.partial_errors, *([unread] if unread else [])),
         errors_in=with_errors(signals.errors_in, problems),
     )
+    shared = shared_models(fleet.variants)
     known = {
-        key for key, model in models.items() if wake.get(key, 0) > 0 or (found.queued(key.namespace, model) or 0) > 0
+        key
+        for key, model in models.items()
+        if wake.get(key, 0) > 0 or (found.queued(key.namespace, model, model in shared) or 0) > 0
     }
     for source in sources.values():
         source.told |= known & source.models.keys()  # the tick has it now

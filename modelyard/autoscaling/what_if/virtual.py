@@ -13,7 +13,7 @@ from math import inf
 
 from modelyard.autoscaling.accelerators import short_name
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
-from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.fleet import Fleet, Variant, shared_models
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.headroom import startup
@@ -304,7 +304,7 @@ class VirtualFleet:
 
     def _spread(self, model: Model) -> Spread:
         if model not in self._spreads:
-            queue = self._start.signals.queued(*model) or 0.0
+            queue = self._start.signals.queued(*model, model[1] in shared_models(self._start.variants)) or 0.0
             pending = [p for key, p in self._start.signals.wake.items() if self._variants[key].model_id == model[1]]
             if not self._signals[model]:
                 queue = max([queue, *pending])
