@@ -250,8 +250,8 @@ def queued_for(
     namespaces serve the model (``is_shared``): then nobody knows whose it is.
     """
     places = ((namespace, model),) if is_shared else ((namespace, model), ("", model))
-    known = [max(0.0, queues[place]) for place in places if place in queues]
-    return sum(known) if known else None
+    counts = [max(0.0, queues[place]) for place in places if place in queues]
+    return sum(counts) if counts else None
 
 
 class ServedRequests(NamedTuple):

@@ -79,7 +79,7 @@ async def test_every_deployment_is_there_to_be_pressed(deployed: tuple[PrefectSt
     """test_prefect_buttons.py presses them."""
     prefect, _ = deployed
     async with PrefectClient(prefect.server.api_url) as client:
-        assert {one.name for one in await read_all(client.read_deployments)} == deployment_names()
+        assert {deployment.name for deployment in await read_all(client.read_deployments)} == deployment_names()
 
 
 async def test_the_loop_keeps_deciding_while_prefect_is_down(deployed: tuple[PrefectStack, Cluster]) -> None:

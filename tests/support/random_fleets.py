@@ -392,8 +392,8 @@ class _Maker:
         return {place: self.pick(0.0, 0.0, 50.0) for place in places if self.chance(0.85)}
 
     def _consumer(self, serving: Serving) -> Any:
-        found = hpa(serving, self.pick(None, 1, 2), self.pick(None, 1, 4, 10))
-        return replace(found, kind=self.pick(found.kind, "ScaledObject"), desired=self.pick(None, 2))
+        scaler = hpa(serving, self.pick(None, 1, 2), self.pick(None, 1, 4, 10))
+        return replace(scaler, kind=self.pick(scaler.kind, "ScaledObject"), desired=self.pick(None, 2))
 
     def _nodes(self) -> list[Any]:
         products = "NVIDIA-H100-SXM5-80GB", "NVIDIA-L40S"
@@ -416,12 +416,12 @@ class _Maker:
             if self.chance(0.85):
                 loads[place] = ModelLoad(rate, history, sizes)
         given["loads"] = loads
-        performance = [found for slo in latent for found in slo.performance()]
+        performance = [pod for slo in latent for pod in slo.performance()]
         for serving in bases:
             if serving.variant.get("slo") is None and self.chance(0.5):
                 performance += [self._performance(serving, pod) for pod in serving.pods() if pod.ready]
         kv_tokens = self.pick(None, 50_000, 400_000)
-        given["performance"] = tuple(replace(found, kv_tokens=kv_tokens) for found in performance)
+        given["performance"] = tuple(replace(pod, kv_tokens=kv_tokens) for pod in performance)
         queue: dict[tuple[str, str], float] = {}
         for space in ("", *SPACES):
             queue |= {(space, model): self.pick(0.0, 1.0, 40.0) for model in models if self.chance(0.2)}

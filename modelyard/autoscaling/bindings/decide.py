@@ -97,7 +97,7 @@ def _units(view: BindingView) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AssessedBinding:
-    """What a binding comes to by itself: ``total`` with a record of each target, or the ``problem`` that forbids it."""
+    """A binding's own result: ``total`` with a record of each target, or the ``problem`` that forbids it."""
 
     view: BindingView
     how: Handling
@@ -161,12 +161,12 @@ def conclude_binding(assessed: AssessedBinding, now: float, change: roles.RatioC
     notices, metrics = list(assessed.notices), assessed.metrics
     if assessed.problem is not None:
         text = assessed.problem.text
-        told = story.of_outcome(view, False, text, None, now)
-        return _decision(view, records, told, notices, _followed(view, memory, {}, now), text)
-    known = [target for target in view.targets if target.current is not None]
-    is_wrong = change is not None and change.reason == INVALID and bool(known)
-    if known and change is not None:
-        total = roles.applied(total, change, memory, known[0])
+        conditions = story.of_outcome(view, False, text, None, now)
+        return _decision(view, records, conditions, notices, _followed(view, memory, {}, now), text)
+    readable = [target for target in view.targets if target.current is not None]
+    is_wrong = change is not None and change.reason == INVALID and bool(readable)
+    if readable and change is not None:
+        total = roles.applied(total, change, memory, readable[0])
         records = _target_records(view, total, assessed.how, metrics)
         if is_wrong:
             notices.append(Notice(INVALID, change.text, "Warning"))
@@ -182,13 +182,13 @@ def conclude_binding(assessed: AssessedBinding, now: float, change: roles.RatioC
     # Rates and percentiles take a second look, which a process that has just started has not had yet.
     before = any(c.type == METRICS_AVAILABLE and c.reason == UNMEASURED for c in view.conditions)
     failing = unmeasured and before and total.replicas is None
-    told = story.of_outcome(view, bool(known) and not failing and not is_wrong, message, metrics, now)
+    conditions = story.of_outcome(view, bool(readable) and not failing and not is_wrong, message, metrics, now)
     asked = {
         str(record.now.workload): record.target.replicas
         for record in records
         if record.target.decided and record.target.replicas is not None
     }
-    return _decision(view, records, told, notices, _followed(view, total.memory, asked, now), message, panic)
+    return _decision(view, records, conditions, notices, _followed(view, total.memory, asked, now), message, panic)
 
 
 def _target_records(

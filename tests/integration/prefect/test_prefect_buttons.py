@@ -66,7 +66,7 @@ def written(folder: Path, cron: bool = False) -> Path:
 
 async def deployed(client: PrefectClient) -> dict[str, DeploymentResponse]:
     names = deployment_names()
-    return {one.name: one for one in await read_all(client.read_deployments) if one.name in names}
+    return {each.name: each for each in await read_all(client.read_deployments) if each.name in names}
 
 
 async def press(client: PrefectClient, deployment: DeploymentResponse) -> State:

@@ -20,7 +20,7 @@ async def read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "queue", "wakes"),
+    ("neighbours", "queue", "wakes"),
     [
         ((), {("", MODEL): 4.0}, True),
         ((Serving("v2", namespace="code"),), {("", MODEL): 4.0}, False),
@@ -33,9 +33,9 @@ async def read() -> None:
     ids=["alone", "shared", "its own", "deleted", "of another controller", "of another namespace"],
 )  # fmt: skip
 def test_a_tick_is_woken_for_the_demand_that_it_sees(
-    others: tuple[Serving, ...], queue: dict[tuple[str, str], float], wakes: bool
+    neighbours: tuple[Serving, ...], queue: dict[tuple[str, str], float], wakes: bool
 ) -> None:
-    fleet = make_fleet(ASLEEP, *others, signals={"gateway_queue": queue})
+    fleet = make_fleet(ASLEEP, *neighbours, signals={"gateway_queue": queue})
     key = Key("chat", "v1")
     source = Source(read, {key: MODEL}, shared_models(fleet.variants), answer=queue)
     assert (source.said[key] > 0) is wakes
