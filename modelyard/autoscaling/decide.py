@@ -81,7 +81,8 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     slo_notices = read_variants(fleet, selection.states, performances, settings)
     _resolve_accelerators(fleet, selection)
     groups = _group(selection.active)
-    shared = shared_models(fleet.variants) if fleet.signals.gateway_queue else frozenset[str]()
+    has_queues = fleet.signals.gateway_queue or fleet.signals.gateway_bytes
+    shared = shared_models(fleet.variants) if has_queues else frozenset[str]()
     errors: list[str] = []
     forecast = [group for group in groups if group.slo is not None]
     parts = [
