@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from modelyard.objects.accelerators import PRODUCT_LABELS
+from modelyard.objects.accelerators import PRODUCT_LABELS, partition_of, product_of_node
 
 ACCELERATOR_LABEL = "inference.optimization/acceleratorName"
 UNRESOLVED = "unresolved"
@@ -88,3 +88,17 @@ def product_of(labels: Mapping[str, str]) -> str | None:
         if value := labels.get(label):
             return value.split(",")[0]
     return None
+
+
+def pool_of_node(labels: Mapping[str, str], resource: str) -> str | None:
+    """Return the pool a GPU resource of a node counts in, ``None`` when its product is not known."""
+    product = product_of_node(labels, resource)
+    return None if product is None else pool_name(product, resource)
+
+
+def pool_name(accelerator: str, resource: str) -> str:
+    """Return the pool of an accelerator asked for by a resource name: partitions and shares are no whole devices."""
+    name, partition = short_name(accelerator), partition_of(resource)
+    if not partition or "-MIG-" in name:
+        return name
+    return f"{name}-MIG-{partition.removeprefix('mig-')}" if partition.startswith("mig-") else f"{name}-{partition}"

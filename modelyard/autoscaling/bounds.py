@@ -20,7 +20,7 @@ def variant_bounds(
     handling: Handling, consumers: Sequence[Consumer], limits: ReplicaLimits | None = None
 ) -> tuple[Bounds, tuple[Notice, ...]]:
     """Return the bounds and what is wrong with them. ``limits`` are those that the workload's owner sets."""
-    heeded = consumers if handling.rules.heeds_scalers else ()
+    heeded = consumers if handling.reading.heeds_scalers else ()
     if handling.lower is None and handling.upper is None and not heeded and limits is None:
         return UNBOUNDED, ()
     lower, lower_from = handling.lower or 0, f"annotation {MIN_REPLICAS}"

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelyard.autoscaling.outcomes import ConditionValue
 from modelyard.objects import Condition
-
-Story = tuple[str, str, str]
-"""Status, reason and message of a condition."""
 
 READY = "Ready"
 TARGET_FOUND = "TargetFound"
@@ -26,21 +24,21 @@ SCALE_FROM_ZERO = "ScaleFromZero"
 
 
 def build(
-    previous: Sequence[Condition], stories: Sequence[tuple[str, Story | None]], generation: int, now: float
+    previous: Sequence[Condition], values: Sequence[tuple[str, ConditionValue | None]], generation: int, now: float
 ) -> tuple[Condition, ...]:
-    """The new conditions in the given order; a story of ``None`` keeps the previous condition of that type, if any.
+    """Return the new conditions in the given order; ``None`` keeps the previous condition of that type, if any.
 
     Other types are not returned: they belong to somebody else, and whoever writes the status must leave them alone.
     """
     before = {condition.type: condition for condition in previous}
     result: list[Condition] = []
-    for type_, story in stories:
+    for type_, value in values:
         old = before.pop(type_, None)
-        if story is None:
+        if value is None:
             if old is not None:
                 result.append(old)
             continue
-        status, reason, message = story
+        status, reason, message = value.status, value.reason, str(value.message)
         if old is None or old.status != status:
             result.append(Condition(type_, status, reason, message, generation, now))
         elif old.reason == reason and old.message == message and old.observed_generation == generation:

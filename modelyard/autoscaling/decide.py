@@ -1,53 +1,75 @@
 """One tick's decision: a picture of the fleet in, a record per variant out. Pure: no clock, no network, no randomness.
 
-The same function serves the live loop, ``modelyard plan``, replay and the tests. It only puts the stages in order;
-what each of them does is in its own module: ``select``, ``saturation_config`` and ``zero_config``, ``attribution``,
-``strategy`` (and what it calls: ``analysis``, ``targets``, ``published``, and ``slo``), ``enforcement``, ``limiter``,
-``bounds``, ``records``.
+The same function serves the live loop, ``modelyard plan``, replay and the tests. It is a pipeline; every stage returns
+something new and changes nothing it was given:
+
+1. ``observe``: what is known of each variant, an ``Observation``;
+2. ``_demands``: which variants are decided together and what is asked of them, a ``ModelDemand``;
+3. a strategy of ``strategies.REGISTRY``: what it proposes for a model, a ``Proposal``;
+4. ``MODEL_STAGES``, model by model: idleness and replica bounds;
+5. ``FLEET_STAGES``, for all together: accelerators and quotas;
+6. ``records``: the decision about each variant, with its explanation, conditions and memory.
+
+Stages 4 and 5 return ``Change``s, which ``Sized`` adds up. Policy bindings go through ``bindings.decide``.
 """
 
 from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
 from modelyard.autoscaling.bindings.claims import settled
 from modelyard.autoscaling.bindings.decide import decide_bindings
-from modelyard.autoscaling.bounds import required_minimum
 from modelyard.autoscaling.budget import SEARCHES, TRIALS
-from modelyard.autoscaling.config_maps import ObjectNotice, look_alikes
-from modelyard.autoscaling.decision import Step, TickDecision, VariantDecision
+from modelyard.autoscaling.config_maps import look_alikes
+from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, shared_models
-from modelyard.autoscaling.limiter import ByNode, Counting, limit
+from modelyard.autoscaling.limiter import limit
 from modelyard.autoscaling.mixing import Effort
-from modelyard.autoscaling.published import slo as published_slo
-from modelyard.autoscaling.published import zero
-from modelyard.autoscaling.published.limiter import ByTotal
-from modelyard.autoscaling.published.percentages import PublishedPercentages
-from modelyard.autoscaling.published.tokens import PublishedTokens
-from modelyard.autoscaling.rules import DOCUMENTED, RULES
-from modelyard.autoscaling.select import Selected, leave_out_surge, select
+from modelyard.autoscaling.observe import Observed, observe
+from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.select import target_found
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.variants import health
-from modelyard.autoscaling.variants.attribution import attribute, by_pod
-from modelyard.autoscaling.variants.enforcement import enforce, proven_idle, wake_times
-from modelyard.autoscaling.variants.records import make_record
+from modelyard.autoscaling.strategies import COUNTINGS, FORECASTINGS, analyzers, binding_strategy, entry_for
+from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.variants.attribution import by_pod, with_groups
+from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate
+from modelyard.autoscaling.variants.enforcement import enforce
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Change, Changes, Proposal, Proposed, Sized, Variants, changed, keep
+from modelyard.autoscaling.variants.records import RecordContext, make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
-from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, at_maximum, cannot_scale
+from modelyard.autoscaling.variants.shortage import cannot_scale
 from modelyard.autoscaling.variants.slo.capacity import share_capacity
-from modelyard.autoscaling.variants.slo.prepare import FORECASTING, measure_groups, read_variants
-from modelyard.autoscaling.variants.slo.strategy import SLOStrategy
-from modelyard.autoscaling.variants.slo.work import GroupWork
-from modelyard.autoscaling.variants.state import Group, State, work_of
-from modelyard.autoscaling.variants.strategy import Checked, Course, Moment, Percentages
-from modelyard.autoscaling.variants.tokens.strategy import Tokens
-from modelyard.autoscaling.variants.wake import wake
+from modelyard.autoscaling.variants.slo.forecasting import forecast_loads
+from modelyard.autoscaling.variants.slo.outlook import Outlook
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.metrics.values import queued_for
-from modelyard.objects import Notice
+from modelyard.objects import Key, Notice
+
+
+class Model(NamedTuple):
+    """A model with what was proposed for it."""
+
+    demand: ModelDemand
+    proposal: Proposal
+
+
+class StageResult(NamedTuple):
+    """What a stage changes, and what went wrong with it."""
+
+    changes: Changes = ()
+    problem: str | None = None
+
+
+class Stage(NamedTuple):
+    """A stage after the proposal. ``on_failure`` says in the errors of the tick what is missing then."""
+
+    run: Callable[[Sequence[Model], Variants, Tick], StageResult]
+    on_failure: str = "deciding failed"
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
@@ -73,283 +95,264 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
-    selection = select(fleet, settings)
-    saturation = SaturationConfigs(fleet.config_maps, settings)
+    observed = observe(fleet, settings)
+    saturation = SaturationConfigs(fleet.config_maps, settings, analyzers())
     zeros = ZeroConfigs(fleet.config_maps, settings)
-    dropped = attribute(fleet, selection.active, fleet.now - settings.stale_after)
-    performances = by_pod(fleet.signals.performance)
-    slo_notices = read_variants(fleet, selection.states, performances, settings)
-    _resolve_accelerators(fleet, selection)
-    groups = _group(selection.active)
-    has_queues = fleet.signals.gateway_queue or fleet.signals.gateway_bytes
-    shared = shared_models(fleet.variants) if has_queues else frozenset[str]()
-    errors: list[str] = []
-    forecast = [group for group in groups if group.slo is not None]
-    parts = [
-        (published_slo.FORECASTING, [group for group in forecast if group.rules is DOCUMENTED]),
-        (FORECASTING, [group for group in forecast if group.rules is not DOCUMENTED]),
-    ]
-    failed = dict(measure_groups(parts, groups, performances, fleet, settings)) if forecast else {}
-    errors += _let_go(forecast, failed)
-    courses = _Courses(fleet, selection.active)
-    for group in groups:
+    tick = Tick(fleet, settings, saturation.limiter, saturation.quotas)
+    demands, refused, failed = _demands(observed.active, saturation, zeros, tick)
+    errors = list(failed.errors)
+    models: list[Model] = []
+    sized = {key: Sized.of(seen, proposed) for key, (seen, proposed) in refused.items()}
+    for place, demand in enumerate(demands):
         try:
-            if group in failed:
-                raise RuntimeError(failed[group])
-            group.config = saturation.resolve(group.namespace, group.model_id)
-            group.zero = zeros.resolve(group.namespace, group.model_id)
-            place = group.namespace, group.model_id, group.model_id in shared
-            backlog = fleet.signals.queued(*place) or 0.0
-            tick = Moment(fleet, settings, backlog, queued_for(fleet.signals.gateway_bytes, *place) or 0.0)
-            _decide_group(group, courses.of(group), tick)
+            if (problem := failed.models.get(place)) is not None:
+                raise RuntimeError(problem)
+            proposal, variants = _bounded(demand, tick)
         except Exception as error:  # one model's failure must never stop another model
-            errors.append(_fail(group, error))
-    for state in selection.active:
-        if state.decided and (state.bounds.upper is not None or state.bounds.lower):
-            _bound(state)
-    if saturation.limiter:
+            why = Finding(Outcome.FAILED, model=demand.name, error=f"{type(error).__name__}: {error}")
+            errors.append(str(why))
+            kept = {seen.name: keep(seen, why, Finding(Outcome.KEPT))._replace(failed=True) for seen in demand.variants}
+            proposal = Proposal(kept)
+            variants = {seen.key: Sized.of(seen, kept[seen.name]) for seen in demand.variants}
+        models.append(Model(demand, proposal))
+        sized |= variants
+    variants = {seen.key: sized[seen.key] for seen in observed.active}
+    for stage in FLEET_STAGES:
         try:
-            share_capacity(fleet, groups, selection.active, settings)
-        except Exception as error:  # the limiter below still keeps what is promised within what there is
-            errors.append(f"allocation of scarce accelerators failed: {type(error).__name__}: {error}")
-    if saturation.limiter or saturation.quotas:
-        try:
-            count: Counting | None = None
-            if saturation.limiter:
-                count = ByTotal if settings.compatibility is Compatibility.PUBLISHED else ByNode
-            problem = limit(fleet, selection.active, settings, count, saturation.quotas)
-            if problem is not None:
-                errors.append(problem)
-        except Exception as error:  # without the limiter decisions pass unlimited, as with a failed node list
-            errors.append(f"GPU limiter failed, targets are not limited: {type(error).__name__}: {error}")
-    try:
-        for forecasting, mine in parts:
-            forecasting.look_ahead(mine, settings)
-    except Exception as error:  # only explanations are missing then
-        errors.append(f"predictions failed: {type(error).__name__}: {error}")
-    notices: list[ObjectNotice] = [*saturation.notices, *zeros.notices, *slo_notices]
-    notices += look_alikes(fleet.config_maps, settings, {state.variant.key.namespace for state in selection.states})
-    limiting = saturation.limiter or bool(saturation.quotas)
-    variants = _decisions(selection, groups, fleet.now, limiting, errors)
-    bindings, binding_errors = decide_bindings(settled(fleet.bindings, fleet, settings), settings, fleet.now)
+            result = stage.run(models, variants, tick)
+            variants = changed(variants, result.changes)
+            errors += [result.problem] if result.problem is not None else []
+        except Exception as error:  # without the stage decisions pass as they are
+            errors.append(f"{stage.on_failure}: {type(error).__name__}: {error}")
+    outlook = _outlook(models, variants, settings, errors)
+    decisions = _records(observed, models, variants, outlook, tick, errors)
+    bindings, binding_errors = decide_bindings(settled(fleet.bindings, fleet, settings), tick, binding_strategy)
+    namespaces = {seen.key.namespace for seen in observed.variants}
+    notices = (*saturation.notices, *zeros.notices, *observed.notices)
     return TickDecision(
         now=fleet.now,
-        decisions=(*variants, *bindings),
-        notices=tuple(notices),
+        decisions=(*decisions, *bindings),
+        notices=(*notices, *look_alikes(fleet.config_maps, settings, namespaces)),
         errors=(*errors, *binding_errors),
-        unattributed_signals=dropped,
+        unattributed_signals=observed.unattributed,
     )
 
 
-def _decisions(
-    selection: Selected, groups: Sequence[Group], now: float, limiter: bool, errors: list[str]
-) -> list[VariantDecision]:
-    decisions: list[VariantDecision] = []
-    alternatives = {
-        id(state): group.slo.alternatives
-        for group in groups
-        if group.slo is not None and group.slo.alternatives
-        for state in group.states
+class Failures(NamedTuple):
+    """Models whose load could not be worked out, by their place, and what to report of others."""
+
+    models: Mapping[int, str]
+    errors: Sequence[str]
+
+
+def _demands(
+    active: Sequence[Observation], saturation: SaturationConfigs, zeros: ZeroConfigs, tick: Tick
+) -> tuple[list[ModelDemand], dict[Key, tuple[Observation, Proposed]], Failures]:
+    """Return what is asked of each model, the variants that are decided with none, and what failed."""
+    fleet, signals, settings = tick.fleet, tick.signals, tick.settings
+    groups, refused = _groups(active)
+    forecasts: Sequence[LoadForecast | str | None] = [None] * len(groups)
+    if any(group.service is not None for group in groups):
+        forecasts = forecast_loads(groups, FORECASTINGS, by_pod(signals.performance), fleet, settings)
+    shared = shared_models(fleet.variants) if signals.gateway_queue or signals.gateway_bytes else frozenset[str]()
+    configs = [saturation.resolve(group.namespace, group.model_id) for group in groups]
+    performances = with_groups(signals.performance, active) if any(config.tokens for config in configs) else {}
+    demands: list[ModelDemand] = []
+    models: dict[int, str] = {}
+    errors: list[str] = []
+    for place, (group, config, forecast) in enumerate(zip(groups, configs, forecasts, strict=True)):
+        aimed: LoadForecast | None = None
+        rates: Mapping[str, Rate] = {}
+        if isinstance(forecast, str) and any(s.objective is not None and s.objective.spec for s in group.variants):
+            models[place] = forecast
+        elif isinstance(forecast, str):
+            errors.append(f"{group.name}: latency targets are not aimed at: {forecast}")
+        elif forecast is not None:
+            rates = forecast.rates
+            aimed = forecast if _is_aimed_at(forecast) else None
+        location = group.namespace, group.model_id, group.model_id in shared
+        demands.append(
+            ModelDemand(
+                group,
+                config,
+                zeros.resolve(group.namespace, group.model_id),
+                entry_for(group.compatibility, config.analyzer),
+                aimed,
+                rates,
+                signals.loads.get((group.namespace, group.model_id)),
+                signals.queued(*location) or 0.0,
+                queued_for(signals.gateway_bytes, *location) or 0.0,
+                performances,
+            )
+        )
+    return demands, refused, Failures(models, errors)
+
+
+def _is_aimed_at(forecast: LoadForecast) -> bool:
+    """Whether a forecast has a say: variants in saturation form aim at targets only where these can be reached.
+
+    One that was aimed with before keeps its caution while only the load is not known.
+    """
+    rates = forecast.rates.values()
+    if forecast.attaining or any(rate.objective.spec is not None for rate in rates):
+        return True
+    return forecast.load is None and any(rate.memory.rule is not None for rate in rates)
+
+
+def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple[Observation, Proposed]]]:
+    """Return the variants that are decided together, and those that cannot be decided with any.
+
+    Those with latency targets by service class; one whose profile or class cannot be used is left to saturation, with
+    those that have no targets. Those in saturation form aim at targets together: once all engines' speeds are learnt and
+    no other of the model is left to saturation.
+    """
+    aimless = {
+        (seen.key.namespace, seen.variant.model_id)
+        for seen in active
+        if seen.objective is None or seen.objective.problem is not None
     }
-    for state in selection.states:
-        try:
-            decisions.append(make_record(state, now, limiter, alternatives.get(id(state), ())))
-        except Exception as error:  # one variant's failure must never stop another
-            errors.append(f"VariantAutoscaling {state.variant.key}: no record: {type(error).__name__}: {error}")
-    return decisions
-
-
-def _group(active: list[State]) -> list[Group]:
-    """Variants of one model that are decided together. Those with latency targets by service class; one whose profile
-    or class cannot be used is left to saturation, with those that have no targets."""
-    groups: dict[tuple[str, str, str, bool], Group] = {}
-    _together(active)
+    members: defaultdict[tuple[str, str, str, bool], list[Observation]] = defaultdict(list)
+    refused: dict[Key, tuple[Observation, Proposed]] = {}
+    for seen in active:
+        place, objective = (seen.key.namespace, seen.variant.model_id), seen.objective
+        published = seen.handling.compatibility is Compatibility.PUBLISHED
+        service = None
+        if objective is not None:
+            waits = objective.spec is None and place in aimless
+            if published or not (waits or objective.problem is not None):
+                service = objective.service
+            if service is None and published:
+                refused[seen.key] = seen, keep(seen, Finding(Outcome.NO_OBJECTIVE, problem=objective.problem))
+                continue
+        # A variant without a profile is not sized together with one that has one: where nothing can be aimed at, each
+        # goes its own way.
+        members[*place, service.name if service is not None else "", service is None or seen.variant.slo is None].append(
+            seen
+        )
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
     trials: defaultdict[str, Effort] = defaultdict(lambda: Effort(TRIALS))
-    for state in active:
-        variant = state.variant
-        namespace, model = variant.key.namespace, variant.model_id
-        work, documented = state.slo, state.rules is DOCUMENTED
-        service = work.service if work is not None and (not work.problem or documented) else None
-        if work is not None and service is None and documented:
-            state.keep("OptimizationFailed", f"{work.problem}; replicas are kept")
-            continue
-        # Who has no profile is not sized together with who has one: where nothing can be aimed at, each goes its way.
-        key = (namespace, model, service.name if service is not None else "", service is None or variant.slo is None)
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = Group(namespace, model)
-            if service is not None:
-                group.slo, group.effort, group.trials = GroupWork(service), efforts[namespace], trials[namespace]
-        group.states.append(state)
-    for group in groups.values():
-        documented_ones = [state for state in group.states if state.rules is DOCUMENTED]
-        if len(documented_ones) == len(group.states):
-            group.rules = DOCUMENTED
-        elif documented_ones:
-            text = f"{group.name} mixes compatibility modes: all its variants are decided in repaired mode"
-            for state in documented_ones:
-                state.rules = RULES
-                leave_out_surge(state)
-                state.pending = max(0, (state.current or 0) - (state.ready or 0))
-                state.notices = (*state.notices, Notice("InvalidConfiguration", text, "Warning"))
-    return list(groups.values())
+    groups: list[Group] = []
+    for (namespace, model_id, name, _), variants in members.items():
+        group = Group(namespace, model_id, tuple(variants), variants[0].handling.compatibility)
+        if name and variants[0].objective is not None:
+            service = variants[0].objective.service
+            group = group._replace(service=service, effort=efforts[namespace], trials=trials[namespace])
+        groups.append(_in_one_mode(group))
+    return groups, refused
 
 
-def _together(active: list[State]) -> None:
-    """Variants of one model in saturation form aim at latency targets together: once all engines' speeds are learnt and
-    no other of the model is left to saturation."""
-    missing = {(s.variant.key.namespace, s.variant.model_id) for s in active if s.slo is None or s.slo.problem}
-    for state in active:
-        if (
-            state.slo is not None
-            and state.slo.spec is None
-            and (state.variant.key.namespace, state.variant.model_id) in missing
-        ):
-            state.slo.problem = state.slo.problem or "aims at latency targets once all its model's variants are learnt"
+def _in_one_mode(group: Group) -> Group:
+    """Return the group in repaired mode where its variants ask for several."""
+    published = [seen for seen in group.variants if seen.handling.compatibility is Compatibility.PUBLISHED]
+    if len(published) in (0, len(group.variants)):
+        return group
+    text = f"{group.name} mixes compatibility modes: all its variants are decided in repaired mode"
+    notices = {seen.key: (Notice("InvalidConfiguration", text, "Warning"),) for seen in published}
+    variants = []
+    for seen in group.variants:
+        if seen.key in notices:
+            seen = seen.without_surge()
+            handling = seen.handling._replace(compatibility=Compatibility.REPAIRED)
+            seen = seen._replace(handling=handling, pending=max(0, (seen.current or 0) - (seen.ready or 0)))
+        variants.append(seen)
+    return group._replace(variants=tuple(variants), compatibility=Compatibility.REPAIRED, notices=notices)
 
 
-def _let_go(groups: Sequence[Group], failed: dict[Group, str]) -> list[str]:
-    """Have saturation decide alone, as ever, about variants in its form whose targets cannot be aimed at; returns what
-    went wrong. One that was aimed with before keeps its caution while only the load is not known."""
-    errors: list[str] = []
-    for group in groups:
-        works = [work_of(state) for state in group.states]
-        assert group.slo is not None
-        if any(work.spec is not None for work in works) or (group.slo.attaining and group not in failed):
-            continue
-        if group in failed:
-            errors.append(f"{group.name}: latency targets are not aimed at: {failed.pop(group)}")
-        elif group.slo.load is None and any(work.memory.rule is not None for work in works):
-            continue
-        group.slo = None
-        for work in works:
-            work.alone = True
-    return errors
+def _bounded(demand: ModelDemand, tick: Tick) -> tuple[Proposal, Variants]:
+    """Return what is proposed for a model, and its variants within what idleness and bounds allow."""
+    strategy = demand.entry.strategy if demand.forecast is None else demand.entry.with_targets
+    proposal = strategy.propose(demand, tick)
+    variants: Variants = {seen.key: Sized.of(seen, proposal.variants[seen.name]) for seen in demand.variants}
+    for stage in MODEL_STAGES:
+        variants = changed(variants, stage.run([Model(demand, proposal)], variants, tick).changes)
+    return proposal, variants
 
 
-def _resolve_accelerators(fleet: Fleet, selection: Selected) -> None:
-    """Label, then workload template, then the node of a running pod, then what status says."""
-    nodes = {node.name: node for node in fleet.nodes}
-    for state in selection.states:
-        slo = state.variant.slo
-        name = slo.accelerator if slo is not None else state.variant.labels.get(ACCELERATOR_LABEL)
-        if not name and state.workload is not None and (product := product_of(state.workload.node_selector)):
-            name = short_name(product)
-        if not name:
-            for pod in sorted((p for p in state.pods if p.node in nodes), key=lambda p: p.key):
-                if product := product_of(nodes[pod.node].labels):
-                    name = short_name(product)
-                    break
-        known = state.variant.status_accelerator
-        name = name or (known if known != UNRESOLVED else None)
-        state.accelerator_missing = not name
-        state.accelerator = name or UNRESOLVED
+def _judge_idleness(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
+    changes: list[tuple[Key, Change]] = []
+    for demand, proposal in models:
+        if not proposal.settled:
+            changes += enforce(demand, variants, tick.signals, tick.now)
+    return StageResult(changes)
 
 
-class _Courses:
-    """How each group of a tick is decided. Made per tick: what the pods report is indexed once, when first asked."""
-
-    def __init__(self, fleet: Fleet, states: Sequence[State]) -> None:
-        performance = fleet.signals.performance
-        percentages, tokens = Checked(Percentages()), Checked(Tokens(performance, states))
-        self._live = {
-            (False, False): Course(percentages, wake, proven_idle),
-            (False, True): Course(tokens, wake, proven_idle),
-            (True, False): Course(SLOStrategy(percentages), wake, proven_idle),
-            (True, True): Course(SLOStrategy(tokens), wake, proven_idle),
-        }
-        optimizer = Course(published_slo.PublishedForecast(), None, zero.idle)
-        self._documented = {
-            (False, False): Course(Checked(PublishedPercentages(), strict=False), zero.wake_all, zero.idle),
-            (False, True): Course(
-                Checked(PublishedTokens(performance, states), strict=False), zero.wake_all, zero.idle
-            ),
-            (True, False): optimizer,
-            (True, True): optimizer,
-        }
-
-    def of(self, group: Group) -> Course:
-        courses = self._documented if group.rules is DOCUMENTED else self._live
-        return courses[group.slo is not None, group.config.tokens is not None]
+def _keep_bounds(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
+    """Keep targets within their bounds: once, before GPUs are shared out, so that no minimum overrules those."""
+    bounded = ((key, _within_bounds(variant)) for key, variant in variants.items() if variant.decided)
+    return StageResult([(key, change) for key, change in bounded if change is not None])
 
 
-def _decide_group(group: Group, course: Course, tick: Moment) -> None:
-    now = tick.fleet.now
-    running: list[State] = []
-    for state in group.states:
-        state.limits = group.config.thresholds
-        state.shrink_delay = tick.settings.scale_down_delay
-        state.steps = (group.config.step,)
-        wake_times(state, now)
-        if state.spec > 0:
-            running.append(state)
-        else:
-            _at_zero(state)
-    if course.wake is not None:
-        course.wake(group, tick.fleet.signals, tick.backlog, tick.settings, now)
-        if not running and not (group.config.errors or group.config.unsafe):
-            return
-    verdict = course.strategy.propose(group, running, tick)
-    if verdict.invalid:
-        for state in group.states:
-            state.keep("InvalidConfiguration", verdict.invalid)
-        return
-    if verdict.problem is not None:
-        for state in running:
-            state.keep(verdict.problem[1], f"{verdict.problem[2]}; replicas are kept", "MetricsUnavailable")
-            state.metrics = verdict.problem
-        return
-    for state in verdict.decided:
-        state.decided = True
-        state.evidence = verdict.evidence
-        if state.spec == 0 and not state.target:
-            _at_zero(state)
-            continue
-        state.steps = (*state.steps, Step("targets", state.current, state.target, state.reason))
-    if course.wake is not None:
-        up = [s for s in verdict.decided if s.spec > 0 or s.target]
-        enforce(group, up, tick.fleet.signals, now, course.idle)
-
-
-def _at_zero(state: State) -> None:
-    """What stands unless the model's targets wake the variant: publish that it is at zero."""
-    state.decided = True
-    state.metrics = health.AT_ZERO
-    state.propose(0, "AtZero", f"{state.workload_id} is at zero replicas")
-    limits = None if state.workload is None else state.workload.limits
-    lower, source = required_minimum(state.handling, limits)
-    if state.bounds.upper is not None:
-        lower = min(lower, state.bounds.upper)
-    if lower > 0:
-        text = f"the workload is at zero, below its minimum of {lower} ({source})"
-        state.propose(lower, "BelowMinimum", text)
-
-
-def _bound(state: State) -> None:
-    """Keep the target within its bounds: once, before GPUs are shared out, so that no minimum overrules those."""
-    before, bounds = state.target, state.bounds
-    assert before is not None
+def _within_bounds(variant: Sized) -> Change | None:
+    seen, before, bounds = variant.seen, variant.replicas, variant.seen.bounds
+    if before is None or (bounds.upper is None and not bounds.lower):
+        return None
     after = bounds.clamp(before)
-    if after == before or (state.spec == 0 and not before):
-        return
-    lowered = after < before
+    if after == before or (seen.spec == 0 and not before):
+        return None
+    lowered, stays = after < before, after == seen.current
+    outcome = Outcome.RAISED if not stays else Outcome.HELD_UP
+    if lowered:
+        outcome = Outcome.LOWERED if not stays else Outcome.HELD_DOWN
     source = bounds.upper_from if lowered else bounds.lower_from
-    detail = f"{'lowered' if lowered else 'raised'} from {before} to {after} by {source}"
-    if lowered and state.shortage is None and before > (state.current or 0):
-        state.shortage = (AT_MAXIMUM, cannot_scale(state, state.current or 0, before, at_maximum(state)))
-    if after != state.current:
-        reason = "AboveMaximum" if lowered else "BelowMinimum"
-    else:
-        reason = "AtMaximum" if lowered else "AtMinimum"
-    state.fold(Step("bounds", before, after, detail, reason))
+    change = Change.to("bounds", before, after, Finding(outcome, before=before, after=after, source=source))
+    current = seen.current or 0
+    if lowered and before > current and variant.shortage is None:
+        change = change._replace(shortage=cannot_scale(seen, current, before))
+    return change
 
 
-def _fail(group: Group, error: Exception) -> str:
-    text = f"{group.name}: deciding failed: {type(error).__name__}: {error}"
-    for state in group.states:
-        state.steps = ()
-        state.limited_by = None
-        state.updates.clear()
-        state.keep("OptimizationFailed", f"{text}; replicas are kept")
-    return text
+def _share_accelerators(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
+    return StageResult(share_capacity(models, variants, tick))
+
+
+def _limit(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
+    if not (tick.counts_gpus or tick.quotas):
+        return StageResult()
+    thresholds = {seen.key: demand.config.thresholds for demand, _ in models for seen in demand.variants}
+    return StageResult(*limit(variants, thresholds, tick, COUNTINGS[tick.settings.compatibility]))
+
+
+MODEL_STAGES = [Stage(_judge_idleness), Stage(_keep_bounds)]
+"""Run for each model by itself, in this order: what fails, fails for that model alone."""
+FLEET_STAGES = [
+    Stage(_share_accelerators, "allocation of scarce accelerators failed"),
+    Stage(_limit, "GPU limiter failed, targets are not limited"),
+]
+"""Run for all models together, in this order."""
+
+
+def _outlook(models: Sequence[Model], variants: Variants, settings: FleetSettings, errors: list[str]) -> Outlook:
+    """Return predictions and alternatives; without them only explanations are missing."""
+    outlooks: list[Outlook] = []
+    try:
+        for compatibility, forecasting in FORECASTINGS.items():
+            mine = [(d, variants) for d, _ in models if d.group.compatibility is compatibility]
+            outlooks.append(forecasting.look_ahead(mine, settings))
+    except Exception as error:
+        errors.append(f"predictions failed: {type(error).__name__}: {error}")
+    return Outlook(
+        {key: value for outlook in outlooks for key, value in outlook.predictions.items()},
+        {key: value for outlook in outlooks for key, value in outlook.alternatives.items()},
+    )
+
+
+def _records(
+    observed: Observed, models: Sequence[Model], variants: Variants, outlook: Outlook, tick: Tick, errors: list[str]
+) -> list[VariantDecision]:
+    demands = {seen.key: demand for demand, _ in models for seen in demand.variants}
+    limits, delay = tick.counts_gpus or bool(tick.quotas), tick.settings.scale_down_delay
+    decisions: list[VariantDecision] = []
+    for seen in observed.variants:
+        key = seen.key
+        try:
+            if (kept := observed.kept.get(key)) is not None:
+                sized, target = Sized.of(seen, kept), kept.target
+            else:
+                sized, target = variants[key], target_found(seen)
+            context = RecordContext(
+                demands.get(key), limits, outlook.predictions.get(key), outlook.alternatives.get(key, ())
+            )
+            decisions.append(make_record(sized, context, target, tick.now, delay))
+        except Exception as error:  # one variant's failure must never stop another
+            errors.append(f"VariantAutoscaling {key}: no record: {type(error).__name__}: {error}")
+    return decisions

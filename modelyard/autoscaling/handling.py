@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.rules import DOCUMENTED, RULES, Rules
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.objects import Notice
 from modelyard.objects.documents import shown
@@ -21,22 +20,47 @@ MOST_REPLICAS = 2**31 - 1
 """What ``spec.replicas`` can hold."""
 
 
+class Reading(NamedTuple):
+    """How a compatibility mode reads a variant, its configuration and its status."""
+
+    counts_surge: bool = False
+    """Pods beyond ``spec.replicas``, as a rolling update creates them, are replicas to plan with."""
+    heeds_scalers: bool = True
+    """The bounds of the HPA or ScaledObject that acts on the gauge hold here too."""
+    uses_load: bool = True
+    """The offered load bounds and precedes scaling, and engines' speed is learnt from it."""
+    class_by_reference: bool = True
+    """An SLO class is looked up where the variant refers to, in its namespace too, and may stand for any model."""
+    needs_price: bool = False
+    """A variant in SLO form cannot be decided on while its accelerator has no price."""
+    status_batch: int | None = None
+    """The batch limit that the status shows; then costs are those of one accelerator per replica."""
+
+
+READINGS: Mapping[Compatibility, Reading] = {
+    Compatibility.REPAIRED: Reading(),
+    Compatibility.PUBLISHED: Reading(True, False, False, False, True, 256),
+}
+
+
 class Handling(NamedTuple):
     """How one variant or binding is handled. ``lower`` and ``upper`` are replicas, ``None`` when not annotated."""
 
     mode: Mode
-    rules: Rules
+    compatibility: Compatibility
     lower: int | None = None
     upper: int | None = None
     notices: tuple[Notice, ...] = ()
 
-
-_RULES = {Compatibility.REPAIRED: RULES, Compatibility.PUBLISHED: DOCUMENTED}
+    @property
+    def reading(self) -> Reading:
+        """How the mode reads the object."""
+        return READINGS[self.compatibility]
 
 
 def fleet_handling(settings: FleetSettings) -> Handling:
     """How an object without annotations is handled."""
-    return Handling(settings.actuation, _RULES[settings.compatibility])
+    return Handling(settings.actuation, settings.compatibility)
 
 
 def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
@@ -63,7 +87,7 @@ def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
         text = f"annotation {MIN_REPLICAS} = {lower} is above {MAX_REPLICAS} = {upper}; both are ignored"
         notices.append(Notice("InvalidConfiguration", text, "Warning"))
         lower = upper = None
-    mode, rules = default.mode, default.rules
+    mode, compatibility = default.mode, default.compatibility
     if ACTUATION in annotations:
         try:
             mode = Mode(annotations[ACTUATION])
@@ -71,7 +95,7 @@ def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
             refuse(ACTUATION, "must be 'direct' or 'signal'")
     if COMPATIBILITY in annotations:
         try:
-            rules = _RULES[Compatibility(annotations[COMPATIBILITY])]
+            compatibility = Compatibility(annotations[COMPATIBILITY])
         except ValueError:
             refuse(COMPATIBILITY, "must be 'repaired' or 'published'")
-    return Handling(mode, rules, lower, upper, tuple(notices))
+    return Handling(mode, compatibility, lower, upper, tuple(notices))

@@ -8,137 +8,144 @@ quotas, and of what there is, the least counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import fsum
 from typing import Any, Protocol
 
-from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.quotas import Quota
+from modelyard.autoscaling.strategy import Tick
 from modelyard.autoscaling.variants.analysis import DIGITS
-from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools, pool_of_state
-from modelyard.autoscaling.variants.saturation_config import Quota
-from modelyard.autoscaling.variants.state import State
-from modelyard.objects import Notice
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools
+from modelyard.autoscaling.variants.proposal import Change, Changes, Sized, Variants
+from modelyard.autoscaling.variants.saturation_config import Thresholds
+from modelyard.objects import Key, Notice
 from modelyard.objects.selectors import Matcher, parse_selector
 
-_NO_STEP = Step("limiter", None, None, "no scale-up")
+STAGE = "limiter"
+_NO_GROWTH = Finding(Outcome.NO_GROWTH)
 
 
 class Grant(Protocol):
     """Gives replicas the GPUs there are."""
 
-    def order(self, state: State) -> Any:
-        """What candidates are sorted by: the first is served first."""
+    def order(self, seen: Observation, limits: Thresholds) -> Any:
+        """Return what candidates are sorted by: the first is served first."""
 
-    def take(self, state: State, replicas: int) -> tuple[int, str]:
-        """For how many of these replicas there are GPUs, which are taken then, and that in words."""
+    def take(self, seen: Observation, replicas: int) -> tuple[int, str]:
+        """Take the GPUs there are for these replicas; return for how many, and that in words."""
 
 
-Counting = Callable[[Fleet, Sequence[State], Matcher], Grant]
-"""Counts GPUs: the states are all that hold some, the matcher tells the nodes that count."""
+Counting = Callable[[Fleet, Sequence[Observation], Matcher], Grant]
+"""Counts GPUs: the variants are all that hold some, the matcher tells the nodes that count."""
 
 
 def limit(
-    fleet: Fleet, states: Sequence[State], settings: FleetSettings, count: Counting | None, quotas: Sequence[Quota]
-) -> str | None:
-    """Lower the targets of ``states`` to what fits; return why GPUs could not be counted, if so.
+    variants: Variants, thresholds: Mapping[Key, Thresholds], tick: Tick, count: Counting
+) -> tuple[Changes, str | None]:
+    """Return what does not fit, and why GPUs could not be counted, if so.
 
-    ``states`` are the variants with a workload; those without a decision only hold on to what they have. Without
-    ``count`` the quotas alone limit; so they do without node data, and every scale-up says so.
+    ``variants`` are those with a workload; those without a decision only hold on to what they have. Where GPUs are not
+    counted the quotas alone limit; so they do without node data, and every scale-up says so.
     """
+    fleet, observed = tick.fleet, [variant.seen for variant in variants.values()]
     grant: Grant = _Uncounted()
-    problem = fleet.nodes_error if count is not None else None
-    if count is not None and problem is None:
+    problem = fleet.nodes_error if tick.counts_gpus else None
+    if tick.counts_gpus and problem is None:
         try:
-            matches = parse_selector(settings.node_selector)
+            matches = parse_selector(tick.settings.node_selector)
         except ValueError as error:
-            problem = f"node_selector {settings.node_selector!r}: {error}"
+            problem = f"node_selector {tick.settings.node_selector!r}: {error}"
         else:
-            grant = count(fleet, states, matches)
-    text = problem and f"GPU limiter skipped, targets are not limited: nodes could not be listed ({problem})"
-    candidates = []
-    for state in states:
-        if not state.decided:
+            grant = count(fleet, observed, matches)
+    changes: list[tuple[Key, Change]] = []
+    candidates: list[Sized] = []
+    skipped = None if problem is None else Finding(Outcome.NOT_LIMITED, problem=problem)
+    for key, variant in variants.items():
+        if not variant.decided:
             continue
-        if (state.target or 0) > (state.current or 0):
-            candidates.append(state)
-            if text:
-                state.fold(Step("limiter", state.target, state.target, text), f"{state.message}; {text}")
-                state.notices = (*state.notices, Notice("LimiterUnavailable", text, "Warning"))
-        elif not text:
-            state.fold(_NO_STEP)
-    if quotas or not text:
-        held = _Held(quotas, states)
-        for state in sorted(candidates, key=grant.order):
-            _serve(state, grant, held)
-    return text
+        if (variant.replicas or 0) > (variant.seen.current or 0):
+            candidates.append(variant)
+            if skipped is not None:
+                notice = Notice("LimiterUnavailable", str(skipped), "Warning")
+                change = Change(STAGE, variant.replicas, variant.replicas, skipped, suffix=skipped, notices=(notice,))
+                changes.append((key, change))
+        elif skipped is None:
+            changes.append((key, Change(STAGE, None, None, _NO_GROWTH)))
+    if tick.quotas or skipped is None:
+        held = _Held(tick.quotas, observed)
+        for variant in sorted(candidates, key=lambda v: grant.order(v.seen, thresholds.get(v.seen.key, Thresholds()))):
+            changes.append((variant.seen.key, _serve(variant, grant, held)))
+    return changes, None if skipped is None else str(skipped)
 
 
-def _serve(state: State, grant: Grant, held: _Held) -> None:
+def _serve(variant: Sized, grant: Grant, held: _Held) -> Change:
     """Give a variant of the replicas it asks for those that are allowed and there."""
-    current = state.current or 0
-    asked = (state.target or 0) - current
-    allowed, quota, why = held.allowed(state, asked)
-    granted, detail = grant.take(state, allowed)
-    held.add(state, granted)
+    current, replicas = variant.seen.current or 0, variant.replicas or 0
+    asked = replicas - current
+    allowed, quota, why = held.allowed(variant.seen, asked)
+    granted, detail = grant.take(variant.seen, allowed)
+    held.add(variant.seen, granted)
+    after = current + granted
     if granted == allowed < asked:
-        state.limited_by = quota
-        detail = f"limited to {current + granted} by {quota} ({why})"
-    elif granted < asked:
-        state.limited_by = LIMITED_BY
-        detail = f"limited to {current + granted} by GPUs ({detail})"
-    state.fold(Step("limiter", state.target, current + granted, detail))
+        limited = Finding(Outcome.LIMITED_BY_QUOTA, replicas=after, quota=quota, why=why)
+        return Change.to(STAGE, replicas, after, limited)._replace(limited_by=quota)
+    if granted < asked:
+        limited = Finding(Outcome.LIMITED_BY_GPUS, replicas=after, grant=detail)
+        return Change.to(STAGE, replicas, after, limited)._replace(limited_by=LIMITED_BY)
+    return Change.to(STAGE, replicas, after, Finding(Outcome.GRANTED, grant=detail))
 
 
 class _Held:
     """What variants hold, and hold in a moment, against the quotas."""
 
-    def __init__(self, quotas: Sequence[Quota], states: Sequence[State]) -> None:
+    def __init__(self, quotas: Sequence[Quota], variants: Sequence[Observation]) -> None:
         self._quotas = quotas
         self._gpus: dict[tuple[str, str], int] = defaultdict(int)
         """By namespace (``""``: all of them) and accelerator."""
-        for state in states if quotas else ():
-            self.add(state, state.current or 0)
+        for seen in variants if quotas else ():
+            self.add(seen, seen.current or 0)
 
-    def allowed(self, state: State, replicas: int) -> tuple[int, str, str]:
-        """How many of these replicas no quota forbids, which quota forbids the others, and the numbers."""
-        accelerator, quota, why = pool_of_state(state), "", ""
+    def allowed(self, seen: Observation, replicas: int) -> tuple[int, str, str]:
+        """Return how many of these replicas no quota forbids, which quota forbids the others, and the numbers."""
+        accelerator, quota, why = seen.pool, "", ""
         for one in self._quotas:
-            for space in ("", state.variant.key.namespace):
+            for space in ("", seen.key.namespace):
                 cap, held = one.cap(space, accelerator), self._gpus[space, accelerator]
-                room = replicas if cap is None else max(0, cap - held) // state.gpus
+                room = replicas if cap is None else max(0, cap - held) // seen.gpus
                 if room < replicas:
                     replicas, quota = room, f"quota {one.name}"
                     why = f"{cap} {accelerator or 'GPUs of no known accelerator'} allowed"
                     why += f" in namespace {space}, {held} held" if space else f", {held} held"
         return replicas, quota, why
 
-    def add(self, state: State, replicas: int) -> None:
+    def add(self, seen: Observation, replicas: int) -> None:
         """Note that a variant holds so many replicas more."""
-        for space in ("", state.variant.key.namespace):
-            self._gpus[space, pool_of_state(state)] += replicas * state.gpus
+        for space in ("", seen.key.namespace):
+            self._gpus[space, seen.pool] += replicas * seen.gpus
 
 
 class ByNode:
     """Whole replicas on single nodes; first the most important service class, then the model with least room."""
 
-    def __init__(self, fleet: Fleet, states: Sequence[State], matches: Matcher) -> None:
+    def __init__(self, fleet: Fleet, variants: Sequence[Observation], matches: Matcher) -> None:
         self._pools = Pools(fleet, matches)
-        self._pools.reserve(states)
+        self._pools.reserve(variants)
 
-    def order(self, state: State) -> Any:
-        """By priority, spare, cost and name."""
-        return by_need(state)
+    def order(self, seen: Observation, limits: Thresholds) -> Any:
+        """Order by priority, spare, cost and name."""
+        return by_need(seen, limits)
 
-    def take(self, state: State, replicas: int) -> tuple[int, str]:
-        """As many as fit."""
-        accelerator, gpus = pool_of_state(state), state.gpus
+    def take(self, seen: Observation, replicas: int) -> tuple[int, str]:
+        """Take as many as fit."""
+        accelerator, gpus = seen.pool, seen.gpus
         if not accelerator:
             return 0, "the accelerator is not known, so no GPU can be set aside"
-        free = self._pools.available(state)
-        granted = self._pools.place(state, replicas)
+        free = self._pools.available(seen)
+        granted = self._pools.place(seen, replicas)
         if granted == replicas:
             return granted, f"allocated {granted * gpus} {accelerator} for +{granted}"
         total = self._pools.total.get(accelerator, 0)
@@ -151,20 +158,20 @@ class ByNode:
 class _Uncounted:
     """No GPUs are counted: what quotas allow is given, in the order of ``ByNode``."""
 
-    def order(self, state: State) -> Any:
-        return by_need(state)
+    def order(self, seen: Observation, limits: Thresholds) -> Any:
+        return by_need(seen, limits)
 
-    def take(self, state: State, replicas: int) -> tuple[int, str]:
+    def take(self, seen: Observation, replicas: int) -> tuple[int, str]:
         return replicas, f"+{replicas} within the quotas"
 
 
-def by_need(state: State) -> Any:
-    """What variants are sorted by: importance of the service class, spare KV cache, cost, name.
+def by_need(seen: Observation, limits: Thresholds) -> Any:
+    """Return what variants are sorted by: importance of the service class, spare KV cache, cost, name.
 
     A variant without a class is of the least important; one without a replica that says what is spare comes first.
     """
-    service = state.slo.service if state.slo is not None else None
+    service = seen.objective.service if seen.objective is not None else None
     priority = service.priority if service is not None else LOWEST_PRIORITY
-    used = [signal.kv for signal, _ in state.units if signal.kv is not None]
-    spare = round(state.limits.kv - fsum(used) / len(used), DIGITS) if used else float("-inf")
-    return priority, spare, state.variant.cost, state.variant.key
+    used = [signal.kv for signal, _ in seen.units if signal.kv is not None]
+    spare = round(limits.kv - fsum(used) / len(used), DIGITS) if used else float("-inf")
+    return priority, spare, seen.variant.cost, seen.key

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from modelyard.autoscaling.bindings.decide import decide_binding
+from binding_decisions import decide_binding
+
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.settings import FleetSettings

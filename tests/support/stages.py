@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from builders import CONTROLLER, MODEL, NOW, Serving, make_fleet
+from modelyard.autoscaling.rules import DOCUMENTED, RULES
+from modelyard.autoscaling.variants.state import Group, State
 
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.rules import DOCUMENTED, RULES
 from modelyard.autoscaling.select import select
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.analysis import analyse_repaired
 from modelyard.autoscaling.variants.attribution import attribute, by_pod
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
-from modelyard.autoscaling.variants.state import Group, State
 from modelyard.autoscaling.variants.targets import set_targets
 from modelyard.autoscaling.variants.tokens.analysis import Queue, TokenAnalysis, analyse_tokens
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs

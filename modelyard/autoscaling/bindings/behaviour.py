@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory, History
-from modelyard.autoscaling.rules import RULES, Rules
 from modelyard.autoscaling.view import Behaviour, DirectionLimits
 
 
@@ -44,19 +43,15 @@ def correct(
     now: float,
     tick: float,
     *,
-    rules: Rules = RULES,
+    corrector: type[Corrector] | None = None,
 ) -> Correction:
-    """The replicas a recommendation leads to now.
+    """Return the replicas a recommendation leads to now.
 
-    ``now`` is epoch seconds, ``tick`` the seconds between two decisions. Fresh windows start with the current replicas
-    in force, so that a limit holds from the first step on, unless the ``rules`` say otherwise.
+    ``now`` is epoch seconds, ``tick`` the seconds between two decisions.
     """
-    if rules.seeds_windows and memory.recommended.newest is None:
-        memory = memory.model_copy(
-            update={"recommended": windows.seeded(current, now), "corrected": windows.seeded(current, now)}
-        )
-    run = _Run(behaviour, recommended, current, memory, now, tick, rules)
-    until = _panic_until(run)
+    memory = (corrector or Corrector).started(memory, current, now)
+    run = (corrector or Corrector)(behaviour, recommended, current, memory, now, tick)
+    until = run.panic_until()
     panic = until is not None
     if panic:
         run.panic(until or now)
@@ -71,8 +66,7 @@ def correct(
         run.blocked = run.blocked_by = ""
     if until != memory.panic_until:
         memory = memory.model_copy(update={"panic_until": until})
-    noted = recommended if rules.notes_recommended else clamped
-    return Correction(clamped, panic, memory, noted, tuple(run.steps), run.blocked, run.blocked_by)
+    return Correction(clamped, panic, memory, run.noted(clamped), tuple(run.steps), run.blocked, run.blocked_by)
 
 
 def remembered(correction: Correction, replicas: int, now: float, tick: float) -> BindingMemory:
@@ -95,22 +89,8 @@ def clock(time: float) -> str:
     return datetime.fromtimestamp(int(time), UTC).strftime("%H:%M:%SZ")
 
 
-def _panic_until(run: _Run) -> float | None:
-    """Until when panic lasts, this moment included; ``None`` when there is none now."""
-    panic = run.behaviour.panic
-    if panic.hold <= 0:
-        return None
-    reached = panic.threshold is not None and run.recommended * 100 >= run.current * panic.threshold
-    # At zero any recommendation reaches the threshold, also the one to stay there.
-    if reached and (run.recommended > run.current or not run.rules.leaves_zero):
-        return run.now + panic.hold
-    until = run.memory.panic_until
-    # No longer than the hold that is in force: it may have been shortened, and the clock may have been set back.
-    return min(until, run.now + panic.hold) if until is not None and run.now <= until else None
-
-
-class _Run:
-    """One correction in the making."""
+class Corrector:
+    """One correction in the making. The documented algorithm overrides what it does otherwise."""
 
     def __init__(
         self,
@@ -120,7 +100,6 @@ class _Run:
         memory: BindingMemory,
         now: float,
         tick: float,
-        rules: Rules,
     ) -> None:
         self.behaviour = behaviour
         self.recommended = recommended
@@ -128,29 +107,79 @@ class _Run:
         self.memory = memory
         self.now = now
         self.tick = tick
-        self.rules = rules
         self.replicas = recommended
         self.steps: list[Step] = []
         self.blocked = ""
         self.blocked_by = ""
 
+    @classmethod
+    def started(cls, memory: BindingMemory, current: int, now: float) -> BindingMemory:
+        """Return the memory with windows that start with the current replicas in force.
+
+        So a limit holds from the first step on.
+        """
+        if memory.recommended.newest is not None:
+            return memory
+        fresh = windows.seeded(current, now)
+        return memory.model_copy(update={"recommended": fresh, "corrected": fresh})
+
+    def noted(self, corrected: int) -> int:
+        """Return what is recorded for stabilization."""
+        return self.recommended
+
+    def panic_until(self) -> float | None:
+        """Return until when panic lasts, this moment included; ``None`` when there is none now."""
+        panic = self.behaviour.panic
+        if panic.hold <= 0:
+            return None
+        if self.panics():
+            return self.now + panic.hold
+        until = self.memory.panic_until
+        # No longer than the hold that is in force: it may have been shortened, and the clock may have been set back.
+        return min(until, self.now + panic.hold) if until is not None and self.now <= until else None
+
+    def panics(self) -> bool:
+        """Return whether the recommendation starts a panic."""
+        # At zero any recommendation reaches the threshold, also the one to stay there.
+        return self.reaches_threshold() and self.recommended > self.current
+
+    def reaches_threshold(self) -> bool:
+        """Return whether the recommendation reaches the threshold of panic."""
+        threshold = self.behaviour.panic.threshold
+        return threshold is not None and self.recommended * 100 >= self.current * threshold
+
+    def panic_limit(self, base: int) -> int | None:
+        """Return the most replicas in panic, from ``base``; ``None`` for no limit. The first instance may start."""
+        return base + base * self.behaviour.panic.percent // 100 if base > 0 else None
+
+    def shrinking_base(self, period: float) -> int | None:
+        """Return the replicas that a scale-down is limited from: the highest of its period."""
+        return windows.highest_line(self.memory.corrected, period, self.now, self.tick, self.current)
+
+    def growth_limit(self, base: int) -> int | None:
+        """Return the most replicas a scale-up may lead to. The first instance may start."""
+        limit = self._bound(self.behaviour.up, base, 1)
+        return max(limit, 1) if limit is not None and self.current == 0 else limit
+
     def step(self, stage: str, after: int, detail: str) -> None:
+        """Note a step that leads to other replicas."""
         self.steps.append(Step(stage, self.replicas, after, detail))
         self.replicas = after
 
     def block(self, code: str, text: str) -> None:
+        """Note what keeps the replicas from the recommendation."""
         self.blocked_by, self.blocked = code, text
 
     def panic(self, until: float) -> None:
+        """Follow the recommendation in panic."""
         panic, line = self.behaviour.panic, self.memory.corrected
         base = windows.lowest_line(line, panic.period, self.now, self.tick, self.current)
         text = f"panic until {clock(until)}"
-        if base is not None and (base > 0 or not self.rules.leaves_zero):
-            limit = base + base * panic.percent // 100
-            if limit < self.replicas:
-                text += f", at most {panic.percent} % above {base} within {panic.period:g} s"
-                self.block("RateLimited", text)
-                self.step("panic", min(self.replicas, limit), text)
+        limit = None if base is None else self.panic_limit(base)
+        if limit is not None and limit < self.replicas:
+            text += f", at most {panic.percent} % above {base} within {panic.period:g} s"
+            self.block("RateLimited", text)
+            self.step("panic", limit, text)
         if self.replicas < self.current:
             self.block("Panicking", f"{text}: no scale-down before that")
             self.step("panic", self.current, f"{text}: no scale-down")
@@ -158,6 +187,7 @@ class _Run:
             self.step("panic", self.replicas, text)
 
     def down(self) -> None:
+        """Follow a recommendation of fewer replicas."""
         rules, history = self.behaviour.down, self.memory.recommended
         highest = windows.highest_record(history, rules.window, self.now, self.tick)
         if highest is not None and highest > self.replicas:
@@ -168,13 +198,13 @@ class _Run:
                 text += f"; {self.replicas} is possible after {clock(until)}"
             self.step("stabilization", after, text)
             self.block("Stabilizing", text)
-        line = windows.highest_line if self.rules.shrinks_from_highest else windows.lowest_line
-        base = line(self.memory.corrected, rules.period, self.now, self.tick, self.current)
+        base = self.shrinking_base(rules.period)
         if base is not None:
             self._limit(base, rules, self._bound(rules, base, -1), down=True)
         self.replicas = min(self.replicas, self.current)
 
     def up(self) -> None:
+        """Follow a recommendation of more replicas."""
         rules, history = self.behaviour.up, self.memory.recommended
         lowest = windows.lowest_record(history, rules.window, self.now, self.tick)
         if lowest is not None and lowest < self.replicas:
@@ -183,10 +213,7 @@ class _Run:
             self.block("Stabilizing", text)
         base = windows.lowest_line(self.memory.corrected, rules.period, self.now, self.tick, self.current)
         if base is not None:
-            limit = self._bound(rules, base, 1)
-            if limit is not None and self.current == 0 and self.rules.leaves_zero:
-                limit = max(limit, 1)
-            self._limit(base, rules, limit, down=False)
+            self._limit(base, rules, self.growth_limit(base), down=False)
         self.replicas = max(self.replicas, self.current)
 
     @staticmethod

@@ -7,16 +7,16 @@ to look for any, ``story`` the words; here the stages are put in order.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from modelyard.autoscaling.bindings import roles, story
 from modelyard.autoscaling.bindings.limits import limit_notices, within_owner_limits
 from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
 from modelyard.autoscaling.bindings.shares import most_blocks, parse_choice
-from modelyard.autoscaling.bindings.total import TotalDecision, decide_total
+from modelyard.autoscaling.bindings.total import BindingDemand, BindingStrategy, TotalDecision
 from modelyard.autoscaling.budget import BEYOND, SEARCHES, Ask, waiting_since, within_share
-from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, Story
+from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY
 from modelyard.autoscaling.decision import (
     Action,
     BindingDecision,
@@ -34,7 +34,9 @@ from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Handling, f
 from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.mixing import Effort
-from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.outcomes import ConditionValue
+from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
+from modelyard.autoscaling.strategy import Tick
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition, Key, Notice
 from modelyard.reconcile.plan import Subject
@@ -45,8 +47,12 @@ UNITS_OF_A_TARGET, UNITS_OF_A_BLOCK, UNITS_OF_A_PAIR = 2_000, 10, 40
 """Work of a target as such, of a block of instances, and of two targets that are compared with one another."""
 
 
+Strategies = Callable[[Compatibility], BindingStrategy]
+"""The strategy of a compatibility mode."""
+
+
 def decide_bindings(
-    views: Iterable[BindingView], settings: FleetSettings, now: float
+    views: Iterable[BindingView], tick: Tick, strategies: Strategies
 ) -> tuple[tuple[BindingDecision, ...], tuple[str, ...]]:
     """Decisions in the order of ``views``, and what failed. Two bindings on one target: only the older one scales.
 
@@ -71,14 +77,14 @@ def decide_bindings(
         elif not granted and view.problem is None:
             view = replace(view, problem=ask.refusal, problem_reason=BEYOND)
         try:
-            assessed[view.key] = assess_binding(view, settings, now, efforts[view.key.namespace])
+            assessed[view.key] = assess_binding(view, tick, strategies, efforts[view.key.namespace])
         except Exception as error:  # one binding's failure must never stop another
             failed(view.key, error)
     changes = roles.kept(views, {key: each.records[0] for key, each in assessed.items() if each.records})
     decisions: list[BindingDecision] = []
     for key, each in list(assessed.items()):
         try:
-            decisions.append(conclude_binding(each, now, changes.get(key)))
+            decisions.append(conclude_binding(each, tick.now, changes.get(key)))
         except Exception as error:
             failed(key, error)
     return tuple(decisions), tuple(errors)
@@ -106,32 +112,21 @@ class AssessedBinding:
     """As before the decision."""
     problem: Problem | None
     total: TotalDecision
-    metrics: Story | None
+    metrics: ConditionValue | None
     records: tuple[Record, ...]
 
 
-def decide_binding(
-    view: BindingView, settings: FleetSettings, now: float, effort: Effort | None = None
-) -> BindingDecision:
-    """Return what every target of the binding should have now, why, and what to remember.
-
-    ``now`` is epoch seconds; ``settings.tick`` the seconds between two decisions, which the windows count in.
-    ``effort`` bounds the search for exact shares.
-    """
-    return conclude_binding(assess_binding(view, settings, now, effort), now)
-
-
 def assess_binding(
-    view: BindingView, settings: FleetSettings, now: float, effort: Effort | None = None
+    view: BindingView, tick: Tick, strategies: Strategies, effort: Effort | None = None
 ) -> AssessedBinding:
-    """Return what the binding comes to by its own metrics and history; see ``decide_binding``."""
+    """Return what the binding comes to by its own metrics and history; ``effort`` bounds the search for exact shares."""
     chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
-    how = handling_of(chosen, fleet_handling(settings))
+    how = handling_of(chosen, fleet_handling(tick.settings))
     notices = list(how.notices)
     if view.memory_problem is not None:
         notices.append(Notice("StateUnreadable", view.memory_problem, "Warning"))
     notices += limit_notices(view)
-    memory = _about(view, view.memory.not_after(now))
+    memory = _about(view, view.memory.not_after(tick.now))
     problem, policy = problem_of(view), view.policy
     if view.deleting:
         problem = Problem("Deleting", "the binding is being deleted: replicas are kept")
@@ -149,7 +144,8 @@ def assess_binding(
         choice = parse_choice(view.annotations, [target.name for target in view.targets])
         notices += [Notice(INVALID, text, "Warning") for text in choice.problems]
         if any(target.current is not None for target in view.targets):
-            total = decide_total(view, policy, choice, memory, settings, now, how.rules, effort)
+            demand = BindingDemand(view, policy, choice, memory, effort)
+            total = strategies(how.compatibility).propose(demand, tick)
         metrics = story.metrics_story(view, policy.targets)
         records = _target_records(view, total, how, metrics)
     return AssessedBinding(view, how, tuple(notices), memory, problem, total, metrics, records)
@@ -170,9 +166,9 @@ def conclude_binding(assessed: AssessedBinding, now: float, change: roles.RatioC
         records = _target_records(view, total, assessed.how, metrics)
         if is_wrong:
             notices.append(Notice(INVALID, change.text, "Warning"))
-    unmeasured = metrics is not None and metrics[1] == UNMEASURED
+    unmeasured = metrics is not None and metrics.reason == UNMEASURED
     if metrics is not None and unmeasured:
-        notices.append(Notice(UNMEASURED, metrics[2], "Warning"))
+        notices.append(Notice(UNMEASURED, str(metrics.message), "Warning"))
     for target in view.targets:
         if target.current is None:
             notices.append(Notice("TargetInvalid", story.missing(target), "Warning"))
@@ -192,13 +188,13 @@ def conclude_binding(assessed: AssessedBinding, now: float, change: roles.RatioC
 
 
 def _target_records(
-    view: BindingView, total: TotalDecision, how: Handling, metrics: Story | None
+    view: BindingView, total: TotalDecision, how: Handling, metrics: ConditionValue | None
 ) -> tuple[Record, ...]:
     return tuple(_target_record(view, target, total, how, metrics) for target in view.targets)
 
 
 def _target_record(
-    view: BindingView, target: TargetView, total: TotalDecision, how: Handling, metrics: Story | None
+    view: BindingView, target: TargetView, total: TotalDecision, how: Handling, metrics: ConditionValue | None
 ) -> Record:
     if target.current is None:
         return _record(view, target, how, None, False, "TargetInvalid", story.missing(target))

@@ -12,8 +12,9 @@ from modelyard.autoscaling.bindings.recommend import Recommendation
 from modelyard.autoscaling.bindings.roles import KEPT
 from modelyard.autoscaling.bindings.total import TotalDecision
 from modelyard.autoscaling.budget import BEYOND
-from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, TARGET_FOUND, Story
+from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, TARGET_FOUND
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
+from modelyard.autoscaling.outcomes import ConditionValue
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition
 from modelyard.reconcile.reach import NOT_PERMITTED
@@ -28,7 +29,7 @@ def missing(target: TargetView) -> str:
     return f"{target.workload} cannot be read: {why}; its replicas are kept"
 
 
-def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> Story | None:
+def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> ConditionValue | None:
     """Whether the policy's metrics could be measured; ``None`` when there was no target to measure."""
     known = [target for target in view.targets if target.current is not None]
     if not known:
@@ -44,7 +45,7 @@ def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> Story | Non
         unready = sum(target.unready for target in known)
         names = ", ".join(wanted)
         if instances:
-            return ("False", "MetricsUnavailable", f"none of {len(instances)} ready instances gives {names}{because}")
+            return ConditionValue("False", "MetricsUnavailable", f"none of {len(instances)} ready instances gives {names}{because}")
         if not any(target.current for target in known):
             hint = ""
             if all(target.demand is None for target in known):
@@ -52,23 +53,23 @@ def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> Story | Non
                     "; nothing can wake it: give the binding the annotation modelyard.dev/wake-query, or set "
                     "minReplicas above 0"
                 )
-            return ("False", "AtZero", f"at zero replicas there is nothing to measure{hint}")
-        return ("False", "NoReadyInstance", f"no instance is ready yet, {unready} are coming{because}")
+            return ConditionValue("False", "AtZero", f"at zero replicas there is nothing to measure{hint}")
+        return ConditionValue("False", "NoReadyInstance", f"no instance is ready yet, {unready} are coming{because}")
     partial = [f"{name} of {count} of {len(instances)}" for name, count in have.items() if count < len(instances)]
     if partial:
-        return ("True", "MetricsPartial", f"measured {', '.join(partial)} ready instances{because}")
-    return ("True", "MetricsFound", f"all metrics of {len(instances)} ready instances were measured{because}")
+        return ConditionValue("True", "MetricsPartial", f"measured {', '.join(partial)} ready instances{because}")
+    return ConditionValue("True", "MetricsFound", f"all metrics of {len(instances)} ready instances were measured{because}")
 
 
-def of_skip(target: TargetView, metrics: Story | None, advice: Recommendation) -> tuple[str, str]:
+def of_skip(target: TargetView, metrics: ConditionValue | None, advice: Recommendation) -> tuple[str, str]:
     """Reason and message of a target nothing was decided for."""
     if advice.held:
         return advice.held, f"{advice.why}; replicas are kept"
     if metrics is None:
         return "TargetInvalid", NOTHING_KNOWN.why
-    if metrics[1] == "AtZero":
-        return "AtZero", f"{target.workload}: {metrics[2]}"
-    return metrics[1], f"{metrics[2]}; replicas are kept"
+    if metrics.reason == "AtZero":
+        return "AtZero", f"{target.workload}: {metrics.message}"
+    return metrics.reason, f"{metrics.message}; replicas are kept"
 
 
 def of_target(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> tuple[str, str]:
@@ -154,19 +155,19 @@ def overall(view: BindingView, total: TotalDecision, records: Sequence[Record]) 
 
 
 def of_outcome(
-    view: BindingView, decided: bool, message: str, metrics: Story | None, now: float
+    view: BindingView, decided: bool, message: str, metrics: ConditionValue | None, now: float
 ) -> tuple[Condition, ...]:
     """The conditions of a binding: whether it could be decided on, and what of it was found."""
     failed = BEYOND if view.problem_reason == BEYOND else "ReconcileFailed"
-    ready: Story = ("True", "Reconciled", message) if decided else ("False", failed, message)
-    found: Story | None = None
+    ready = ConditionValue("True" if decided else "False", "Reconciled" if decided else failed, message)
+    found: ConditionValue | None = None
     lost = [missing(target) for target in view.targets if target.current is None]
     if view.problem is not None and view.problem_reason == NOT_PERMITTED:
-        found = ("False", NOT_PERMITTED, view.problem)
+        found = ConditionValue("False", NOT_PERMITTED, view.problem)
     elif lost:
-        found = ("False", "TargetInvalid", "; ".join(lost))
+        found = ConditionValue("False", "TargetInvalid", "; ".join(lost))
     elif view.targets:
-        found = ("True", "TargetFound", f"found {', '.join(str(target.workload) for target in view.targets)}")
+        found = ConditionValue("True", "TargetFound", f"found {', '.join(str(target.workload) for target in view.targets)}")
     stories = ((READY, ready), (TARGET_FOUND, found), (METRICS_AVAILABLE, metrics))
     return conditions.build(view.conditions, stories, view.generation, now)
 

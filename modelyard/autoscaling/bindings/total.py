@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum
+from typing import NamedTuple, Protocol
 
 from modelyard.autoscaling.bindings import zero
-from modelyard.autoscaling.bindings.behaviour import Correction, correct, remembered
+from modelyard.autoscaling.bindings.behaviour import Correction, Corrector, correct, remembered
 from modelyard.autoscaling.bindings.names import is_ratio
 from modelyard.autoscaling.bindings.recommend import Recommendation, recommend
 from modelyard.autoscaling.bindings.shares import Candidate, Choice, exact_shares, greedy_shares
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.mixing import Effort
-from modelyard.autoscaling.rules import RULES, Rules
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.strategy import Strategy, Tick
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
 
 _SLACK = 1e-9
@@ -43,20 +44,89 @@ class TotalDecision:
     """What the other role's replicas changed, in words."""
 
 
-def decide_total(
-    view: BindingView,
-    policy: PolicyView,
-    choice: Choice,
-    memory: BindingMemory,
-    settings: FleetSettings,
-    now: float,
-    rules: Rules = RULES,
-    effort: Effort | None = None,
-) -> TotalDecision:
-    """Decide on the targets that could be read. A target that could not keeps what it had when it last could.
+class BindingDemand(NamedTuple):
+    """What is asked of a binding's targets. ``effort`` bounds the search for the exact shares."""
 
-    ``effort`` bounds the search for the exact shares.
+    view: BindingView
+    policy: PolicyView
+    choice: Choice
+    memory: BindingMemory
+    effort: Effort | None = None
+
+
+class BindingStrategy(Strategy[BindingDemand, TotalDecision], Protocol):
+    """Decides about the targets of one binding.
+
+    ``histograms_from_start``: a histogram seen for the first time counts with everything it ever took in.
     """
+
+    histograms_from_start: bool
+
+
+class TargetMetrics:
+    """Holds the metrics of a policy at their targets. The documented algorithm overrides what it does otherwise."""
+
+    histograms_from_start = False
+    corrector = Corrector
+
+    def propose(self, demand: BindingDemand, tick: Tick) -> TotalDecision:
+        """Decide on the targets that could be read. A target that could not keeps what it had when it last could."""
+        return _decide_total(demand, tick.settings, tick.now, self)
+
+    def recommend(self, metered: Metered) -> Recommendation:
+        """Return what the metrics ask for, instance by instance."""
+        return metered.recommend([(target, list(target.instances)) for target in metered.targets], doubts=True)
+
+    def may_sleep(self, targets: Sequence[TargetView]) -> list[TargetView]:
+        """Return the targets whose last instance waits until it is idle."""
+        return [target for target in targets if target.minimum == 0]
+
+    def wake(self, metered: Metered, advice: Recommendation) -> int | None:
+        """Return the replicas pending demand wakes targets at zero to, past all limits; ``None``: nothing does."""
+        known, minimum = metered.targets, metered.minimum
+        demands = [target.demand for target in known if target.demand is not None]
+        demand = fsum(demands) if demands else None
+        if advice.replicas and advice.bounded != "minimum":
+            demand = max(demand or 0.0, float(advice.replicas))
+        wakes = known and metered.current <= 0 and demand is not None and demand > 0
+        return max(1, minimum) if wakes else None
+
+
+class Metered(NamedTuple):
+    """The targets that could be read, counted together; ``weight`` is by target name."""
+
+    targets: Sequence[TargetView]
+    weight: Mapping[str, float]
+    policy: PolicyView
+    current: int
+    minimum: int
+    maximum: int
+    weighted: bool
+
+    def recommend(
+        self, measured: Sequence[tuple[TargetView, Sequence[Mapping[str, float]]]], *, doubts: bool
+    ) -> Recommendation:
+        """Return what the policy's metrics ask for; ``doubts`` as in ``recommend``."""
+        weights = [self.weight[target.name] for target, instances in measured for _ in instances]
+        return recommend(
+            self.current,
+            self.minimum,
+            self.maximum,
+            self.policy.tolerance_percent / 100,
+            self.policy.targets,
+            [values for _, instances in measured for values in instances],
+            unready=fsum(target.unready * self.weight[target.name] for target in self.targets),
+            external=combine_external(self.targets),
+            weights=weights if self.weighted else None,
+            unknown=frozenset().union(*(target.unknown for target in self.targets)),
+            doubts=doubts,
+        )
+
+
+def _decide_total(
+    demand: BindingDemand, settings: FleetSettings, now: float, strategy: TargetMetrics
+) -> TotalDecision:
+    view, policy, choice, memory, effort = demand
     known = [target for target in view.targets if target.current is not None]
     lost = [target for target in view.targets if target.current is None]
     weight = {target.name: choice.capacities.get(target.name, 1.0) if choice.exact else 1.0 for target in view.targets}
@@ -65,8 +135,9 @@ def decide_total(
     current = _whole(carried)
     minimum = _whole(fsum(weight[target.name] * target.minimum for target in known))
     maximum = _whole(fsum(weight[target.name] * target.maximum for target in known))
-    advice = _recommendation(known, weight, policy, current, minimum, maximum, choice.exact, rules)
-    wake = _wake(known, advice, current, minimum) if rules.guards_zero else None
+    metered = Metered(known, weight, policy, current, minimum, maximum, choice.exact)
+    advice = strategy.recommend(metered)
+    wake = strategy.wake(metered, advice)
     if advice.replicas is None and wake is None:
         return TotalDecision(advice, _idle(known, memory, {}, now), current=current + kept)
     recommended = max(advice.replicas or 0, wake or 0)
@@ -79,7 +150,7 @@ def decide_total(
         memory,
         now,
         settings.tick,
-        rules=rules,
+        corrector=strategy.corrector,
     )
     total = correction.replicas - kept
     steps = [Step("recommendation", current + kept, recommended + kept, advice.why), *correction.steps]
@@ -87,7 +158,7 @@ def decide_total(
     if wake is not None and total < wake:
         steps.append(Step("wake-up", total + kept, wake + kept, "pending demand passes all limits"))
         total = wake
-    last = [t for t in known if t.minimum == 0] if rules.guards_zero else []
+    last = strategy.may_sleep(known)
     held: dict[str, str] = {}
     while True:
         replicas = _shared(view, known, weight, choice, total, carried, current, settings, held, effort)
@@ -131,46 +202,6 @@ def _whole(number: float) -> int:
     return ceil(number * (1 - _SLACK))
 
 
-def _recommendation(
-    known: Sequence[TargetView],
-    weight: Mapping[str, float],
-    policy: PolicyView,
-    current: int,
-    minimum: int,
-    maximum: int,
-    weighted: bool,
-    rules: Rules,
-) -> Recommendation:
-    instances: list[Mapping[str, float]] = []
-    weights: list[float] = []
-    for target in known:
-        measured = list(target.instances) if rules.instance_by_instance else [_summed(target.instances)]
-        instances += measured
-        weights += [weight[target.name]] * len(measured)
-    return recommend(
-        current,
-        minimum,
-        maximum,
-        policy.tolerance_percent / 100,
-        policy.targets,
-        instances,
-        unready=fsum(target.unready * weight[target.name] for target in known),
-        external=combine_external(known),
-        weights=weights if weighted and rules.instance_by_instance else None,
-        unknown=frozenset().union(*(target.unknown for target in known)),
-        doubts=rules.doubts,
-    )
-
-
-def _summed(instances: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """All instances of a target as if they were one."""
-    total: dict[str, float] = {}
-    for values in instances:
-        for name, value in values.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
-
-
 def combine_external(targets: Sequence[TargetView]) -> dict[str, float]:
     """Totals measured per target as one per metric: sums; of shares the mean, weighted by replicas if there are any."""
     found: dict[str, list[tuple[float, int]]] = {}
@@ -187,15 +218,6 @@ def combine_external(targets: Sequence[TargetView]) -> dict[str, float]:
         else:
             combined[name] = fsum(value for value, _ in parts) / len(parts)
     return combined
-
-
-def _wake(known: Sequence[TargetView], advice: Recommendation, current: int, minimum: int) -> int | None:
-    """The replicas pending demand wakes targets at zero to, past all limits; ``None`` when nothing wakes them."""
-    demands = [target.demand for target in known if target.demand is not None]
-    demand = fsum(demands) if demands else None
-    if advice.replicas and advice.bounded != "minimum":
-        demand = max(demand or 0.0, float(advice.replicas))
-    return max(1, minimum) if known and current <= 0 and demand is not None and demand > 0 else None
 
 
 def _idle(known: Sequence[TargetView], memory: BindingMemory, found: dict[str, float], now: float) -> BindingMemory:

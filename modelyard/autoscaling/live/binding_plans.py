@@ -12,6 +12,7 @@ from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.kinds import POLICIES
 from modelyard.autoscaling.live.bindings.objects import PolicySpec
 from modelyard.autoscaling.memory.bindings import ANNOTATION
+from modelyard.autoscaling.outcomes import ConditionValue
 from modelyard.autoscaling.view import BindingView
 from modelyard.objects.parse import conditions as stored_conditions
 from modelyard.reconcile.memory import render_memory
@@ -88,19 +89,19 @@ def policy_plans(policies: Iterable[PolicySpec], now: float) -> list[Plan]:
 def policy_plan(policy: PolicySpec, now: float) -> Plan:
     """What a policy means, or why it cannot be followed, in its status. Nothing depends on it but people."""
     if policy.view is None:
-        story, effective, metrics = ("False", "InvalidConfiguration", policy.problem or ""), None, None
+        ready, effective, metrics = ConditionValue("False", "InvalidConfiguration", policy.problem or ""), None, None
     else:
         behaviour = policy.view.behaviour
-        story, effective = ("True", "Accepted", describe(behaviour)), manifest(behaviour)
+        ready, effective = ConditionValue("True", "Accepted", describe(behaviour)), manifest(behaviour)
         metrics = ", ".join(f"{name}={value:g}" for name, value in policy.view.targets.items())
     before = stored_conditions(policy.status.get("conditions"))
-    ready = conditions.build(before, (("Ready", story),), policy.generation, now)
+    values = conditions.build(before, (("Ready", ready),), policy.generation, now)
     fields = {"observedGeneration": policy.generation, "metrics": metrics, "effectiveBehavior": effective}
-    status = Status(fields, ready)
+    status = Status(fields, values)
     plan = Plan(
         Subject(POLICIES, policy.key, policy.uid, policy.generation, ignored=policy.ignored),
-        reason=story[1],
-        message=story[2],
+        reason=ready.reason,
+        message=str(ready.message),
         status=status if is_due(status, policy.status, now, 0.0) else None,
     )
     return with_spec_warning(plan, policy.status)

@@ -18,7 +18,7 @@ SLO = "slo"
 
 def needs_loads(variants: Iterable[Variant], settings: FleetSettings) -> bool:
     """Whether offered load is needed: to size the SLO form, and to bound growth and plan ahead."""
-    ahead = fleet_handling(settings).rules.plans_ahead
+    ahead = fleet_handling(settings).reading.uses_load
     return any(ahead or variant.form == SLO for variant in variants)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from modelyard.autoscaling.accelerators import published_short_name
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.published.percentages import variant_means
-from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.saturation_config import Thresholds
 from modelyard.objects import Key
 from modelyard.objects.selectors import Matcher
 
@@ -19,30 +20,30 @@ _VENDORS = ("nvidia.com", "amd.com", "intel.com")
 class ByTotal:
     """Whatever is left of the type's total, first to the model with least room."""
 
-    def __init__(self, fleet: Fleet, states: Sequence[State], matches: Matcher) -> None:
+    def __init__(self, fleet: Fleet, variants: Sequence[Observation], matches: Matcher) -> None:
         self._remaining: dict[str, int] = defaultdict(int)
         for node in fleet.nodes:
             for vendor in _VENDORS:
                 product = node.labels.get(f"{vendor}/gpu.product")
                 if product is not None and matches(node.labels):
                     self._remaining[published_short_name(product)] += node.gpus.get(f"{vendor}/gpu", 0)
-        for state in states:
-            if state.accelerator:
-                self._remaining[state.accelerator] -= (state.current or 0) * state.gpus
+        for seen in variants:
+            if seen.accelerator:
+                self._remaining[seen.accelerator] -= (seen.current or 0) * seen.gpus
         for accelerator, left in self._remaining.items():
             self._remaining[accelerator] = max(0, left)
 
-    def order(self, state: State) -> tuple[float, float, Key]:
-        """By spare, cost and name."""
-        return variant_means(state.units, state.limits).spare_kv, state.variant.cost, state.variant.key
+    def order(self, seen: Observation, limits: Thresholds) -> tuple[float, float, Key]:
+        """Order by spare, cost and name."""
+        return variant_means(seen.units, limits).spare_kv, seen.variant.cost, seen.key
 
-    def take(self, state: State, replicas: int) -> tuple[int, str]:
-        """What is left, of which a part that makes no replica is lost."""
-        asked = replicas * state.gpus
-        accelerator = "" if state.accelerator_missing else state.accelerator or ""
-        got = min(asked, self._remaining[accelerator]) if accelerator else 0
-        self._remaining[accelerator] -= got
-        granted = got // state.gpus
+    def take(self, seen: Observation, replicas: int) -> tuple[int, str]:
+        """Take what is left, of which a part that makes no replica is lost."""
+        asked = replicas * seen.gpus
+        got = min(asked, self._remaining[seen.accelerator]) if seen.accelerator else 0
+        if seen.accelerator:
+            self._remaining[seen.accelerator] -= got
+        granted = got // seen.gpus
         if granted == replicas:
             return granted, f"allocated {got} GPUs for +{granted}"
         return granted, f"asked {asked} GPUs for +{replicas}, got {got}: +{granted}"

@@ -10,11 +10,13 @@ from math import fsum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Action
+from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Outcome, Parts
+from modelyard.autoscaling.strategy import Tick
 from modelyard.autoscaling.variants.analysis import DIGITS, Analysis
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.observation import Unit
+from modelyard.autoscaling.variants.proposal import Proposal, Proposed, keep
 from modelyard.autoscaling.variants.saturation_config import Thresholds
-from modelyard.autoscaling.variants.state import Group, State, Unit
-from modelyard.autoscaling.variants.strategy import Moment, Verdict
-from modelyard.objects.documents import counted
 
 
 class VariantMeans(NamedTuple):
@@ -100,81 +102,78 @@ class VariantNumbers(NamedTuple):
 
 
 class OneStep(NamedTuple):
-    """Replicas by variant name, and why as (reason code, text)."""
+    """Replicas by variant name, and why."""
 
     replicas: dict[str, int]
-    reason: str
-    why: str
+    why: Finding
 
 
-def documented_targets(variants: Sequence[VariantNumbers], scale_up: bool, scale_down_safe: bool) -> OneStep:
-    """One step for one variant, and none while any reporting variant of the model is in transition."""
+def documented_targets(variants: Sequence[VariantNumbers], analysis: Analysis) -> OneStep:
+    """Return one step for one variant, and none while any reporting variant of the model is in transition."""
     present = [v for v in variants if v.reporting > 0]
     if not present:
-        return OneStep({v.name: v.current for v in variants}, "SteadyState", "no replica reports")
+        return OneStep({v.name: v.current for v in variants}, Finding(Outcome.STEP_NOTHING_REPORTS))
     blockers = [v for v in present if v.preserved or v.reporting != v.current]
     if blockers:
         first = min(blockers, key=lambda v: v.name)
+        why = Finding(Outcome.STEP_REPORTING, name=first.name, reporting=first.reporting, current=first.current)
         if first.preserved:
-            text = f"in transition: {first.name} desired {first.desired} ≠ current {first.current}"
-        else:
-            text = f"in transition: {first.name} reporting {first.reporting} ≠ current {first.current}"
-        return OneStep({v.name: v.desired if v.preserved else v.current for v in present}, "InTransition", text)
+            why = Finding(Outcome.STEP_HEADING, name=first.name, desired=first.desired, current=first.current)
+        return OneStep({v.name: v.desired if v.preserved else v.current for v in present}, why)
     replicas = {v.name: v.reporting for v in present}
-    return _one_step(replicas, present, scale_up, scale_down_safe)
-
-
-def _one_step(
-    replicas: dict[str, int], eligible: Sequence[VariantNumbers], scale_up: bool, scale_down_safe: bool
-) -> OneStep:
-    if scale_up:
-        able = [v for v in eligible if v.pending == 0]
+    if analysis.scale_up:
+        able = [v for v in present if v.pending == 0]
         if not able:
-            return OneStep(replicas, "InTransition", "capacity is short, but every variant has pending replicas")
-        chosen = min(able, key=lambda v: (v.cost, v.name))
-        replicas[chosen.name] += 1
-        return OneStep(replicas, "ScaleUp", f"{chosen.name} is the cheapest (cost {chosen.cost:g})")
-    if scale_down_safe:
-        able = [v for v in eligible if replicas[v.name] > 1]
-        if able:
-            chosen = max(able, key=lambda v: (v.cost, v.name))
-            replicas[chosen.name] -= 1
-            return OneStep(replicas, "ScaleDown", f"{chosen.name} is the most expensive (cost {chosen.cost:g})")
-        return OneStep(replicas, "AtMinimum", "scale-down is safe, but every variant has one replica")
-    return OneStep(replicas, "SteadyState", "neither short of capacity nor safe to shrink")
+            return OneStep(replicas, Finding(Outcome.STEP_ALL_PENDING))
+        cheapest = min(able, key=lambda v: (v.cost, v.name))
+        replicas[cheapest.name] += 1
+        return OneStep(replicas, Finding(_UP[analysis.what_is_short], name=cheapest.name, cost=cheapest.cost))
+    if analysis.scale_down_safe:
+        able = [v for v in present if replicas[v.name] > 1]
+        if not able:
+            return OneStep(replicas, Finding(Outcome.STEP_ALL_AT_ONE))
+        dearest = max(able, key=lambda v: (v.cost, v.name))
+        replicas[dearest.name] -= 1
+        return OneStep(replicas, Finding(Outcome.STEP_DOWN, name=dearest.name, cost=dearest.cost))
+    return OneStep(replicas, Finding(Outcome.STEP_NONE))
+
+
+_UP = {
+    Outcome.SHORT_OF_KV_CACHE: Outcome.STEP_UP_KV_CACHE,
+    Outcome.SHORT_OF_QUEUE: Outcome.STEP_UP_QUEUE,
+    Outcome.SHORT_OF_BOTH: Outcome.STEP_UP_BOTH,
+}
 
 
 class PublishedPercentages:
     """The percentage analysis as documented."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
-        """OneStep by the documented rule; a variant without a reporting pod gets no decision there."""
-        analysis = analyse_published([state.units for state in running], group.config.thresholds)
-        decided = _set_targets(running, analysis)
-        return Verdict(decided, scale_down_safe=analysis.scale_down_safe, evidence=analysis.evidence())
-
-
-def _set_targets(running: Sequence[State], analysis: Analysis) -> list[State]:
-    """OneStep by the documented rule; a variant without a reporting pod gets no decision there."""
-    numbers = [
-        VariantNumbers(s.name, s.variant.cost, s.current or 0, s.desired or 0, len(s.units), s.pending) for s in running
-    ]
-    targets = documented_targets(numbers, analysis.scale_up, analysis.scale_down_safe)
-    reason = {"ScaleUp": analysis.what_is_short, "ScaleDown": "CapacitySpare"}.get(targets.reason, targets.reason)
-    decided: list[State] = []
-    for state in running:
-        target = targets.replicas.get(state.name)
-        if target is None:
-            text = "no replica of the variant reports metrics; replicas are kept"
-            state.keep("MetricsUnavailable", text)
-            state.metrics = ("False", "MetricsUnavailable", text)
-            continue
-        act = Action.of(target, state.current or 0)
-        text = (
-            f"saturation-only mode: {act} (target: {counted(target, 'replica')}): {targets.why}; "
-            f"spare KV {analysis.spare_kv:.3f}, spare queue {analysis.spare_queue:.1f} "
-            f"over {analysis.counted} of {analysis.reporting} replicas"
-        )
-        state.propose(target, reason, text)
-        decided.append(state)
-    return decided
+    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+        """Return one step by the documented rule; a variant without a reporting pod gets no decision there."""
+        running = demand.running
+        analysis = analyse_published([seen.units for seen in running], demand.config.thresholds)
+        numbers = [
+            VariantNumbers(s.name, s.variant.cost, s.current or 0, s.desired or 0, len(s.units), s.pending)
+            for s in running
+        ]
+        step = documented_targets(numbers, analysis)
+        proposed: dict[str, Proposed] = {}
+        for seen in running:
+            target = step.replicas.get(seen.name)
+            if target is None:
+                silent = Finding(Outcome.VARIANT_SILENT)
+                proposed[seen.name] = keep(seen, silent)._replace(metrics=ConditionValue.of("False", silent))
+                continue
+            why = Finding(
+                Outcome.STEP,
+                action=Action.of(target, seen.current or 0),
+                replicas=Count(target, "replica"),
+                why=step.why,
+                spare_kv=analysis.spare_kv,
+                spare_queue=analysis.spare_queue,
+                counted=analysis.counted,
+                reporting=analysis.reporting,
+            )
+            proposed[seen.name] = Proposed(target, step.why.reason, Parts((why,)))
+        safe = analysis.scale_down_safe
+        return Proposal(proposed, scale_down_safe=safe, evidence=analysis.evidence(safe))

@@ -7,23 +7,26 @@ allocation is priced without its accelerator count. Source: WVA SLO reference, "
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, fsum, isfinite
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Prediction, Step
+from modelyard.autoscaling.decision import Prediction
 from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.outcomes import Count, Finding, Outcome
 from modelyard.autoscaling.published import sizing
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.strategy import Tick
 from modelyard.autoscaling.variants.attribution import Performances
-from modelyard.autoscaling.variants.slo.outlook import Mix, foreseeable, mix_of, told
-from modelyard.autoscaling.variants.slo.prepare import Forecasting
-from modelyard.autoscaling.variants.slo.sizing import Row, predict, profiles_of, size_groups, take_over, targets_of
-from modelyard.autoscaling.variants.slo.strategy import FOUND, missing_load
-from modelyard.autoscaling.variants.slo.work import GroupWork, RequestSizes, VariantWork
-from modelyard.autoscaling.variants.state import Group, State, work_of
-from modelyard.autoscaling.variants.strategy import Moment, Verdict
-from modelyard.objects.documents import counted
+from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate, RequestSizes
+from modelyard.autoscaling.variants.health import load_problem
+from modelyard.autoscaling.variants.proposal import Change, Proposal, Proposed, keep
+from modelyard.autoscaling.variants.slo.forecasting import Forecasting
+from modelyard.autoscaling.variants.slo.load import Measured, unsized
+from modelyard.autoscaling.variants.slo.outlook import Mix, Model, Outlook, is_foreseeable, mix_of, predicted
+from modelyard.autoscaling.variants.slo.sizing import Row, predict, profiles_of, size_all, targets_of, with_sizing
+from modelyard.autoscaling.variants.slo.strategy import FOUND
+from modelyard.objects import Key
 
 
 class Allocated(NamedTuple):
@@ -48,115 +51,124 @@ def idle_candidate(cost: float, minimum: int) -> Allocated:
 class PublishedForecast:
     """The documented optimizer over one group; saturation has no say."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
-        """Set the target of every variant that has a candidate; the others keep what they have."""
-        work = group.slo
-        assert work is not None
-        problem = missing_load(group, tick.fleet.signals, tick.fleet.now, tick.settings)
-        if work.load is None or problem is not None:
-            return Verdict(problem=problem or ("False", "MetricsMissing", work.load_problem))
+    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+        """Return a target for every variant that has a candidate; the others keep what they have."""
+        forecast, load = demand.model_forecast, demand.model_forecast.load
+        problem = load_problem(demand, tick.signals, tick.now, tick.settings.stale_after)
+        if load is None or problem is not None:
+            return Proposal(problem=problem)
         minimum = 0 if tick.settings.scale_to_zero else 1
-        decided: list[State] = []
-        for state in group.states:
-            own = work_of(state)
-            found = _candidate(own, work, minimum)
-            if found is None:
-                why = own.problem or "the latency targets cannot be met on this profile"
-                text = f"no feasible allocation found: {why}; replicas are kept"
-                state.keep("OptimizationFailed", text)
-                state.metrics = FOUND
+        proposed: dict[str, Proposed] = {}
+        for seen in demand.variants:
+            rate = forecast.rates[seen.name]
+            allocated = _candidate(rate, forecast, minimum)
+            if allocated is None:
+                why = rate.objective.problem or Finding(Outcome.TARGETS_UNREACHABLE)
+                kept = keep(seen, Finding(Outcome.NO_FEASIBLE_ALLOCATION, why=why))
+                proposed[seen.name] = kept._replace(metrics=FOUND)
                 continue
-            text = (
-                f"{counted(found.replicas, 'replica')} for {work.load * 60:.2f} requests/min, "
-                f"the whole load of the model: cost {found.cost:g}, {found.per_replica:.4g}/s per replica"
+            optimized = Finding(
+                Outcome.OPTIMIZED,
+                replicas=Count(allocated.replicas, "replica"),
+                load=load * 60,
+                cost=allocated.cost,
+                each=allocated.per_replica,
             )
-            state.propose(found.replicas, "Optimized", text)
-            state.steps = (*state.steps, Step("optimizer", state.current, found.replicas, state.message))
-            state.metrics = FOUND
-            if not found.per_replica:
-                own.prediction = _idle_prediction(own)
-            decided.append(state)
-        return Verdict(decided)
+            steps = (Change("optimizer", seen.current, allocated.replicas, optimized),)
+            proposed[seen.name] = Proposed.of(allocated.replicas, optimized)._replace(metrics=FOUND, steps=steps)
+        return Proposal(proposed, settled=True)
 
 
-def _candidate(own: VariantWork, work: GroupWork, minimum: int) -> Allocated | None:
-    if own.problem or own.profile is None:
+def _candidate(rate: Rate, forecast: LoadForecast, minimum: int) -> Allocated | None:
+    if rate.objective.problem is not None or rate.objective.profile is None:
         return None
-    if not work.load or work.sizes is None or work.sizes.output < 1:
-        return idle_candidate(own.cost, minimum)
-    if not own.feasible or not isfinite(own.rate):
+    if _is_idle(forecast):
+        return idle_candidate(rate.cost, minimum)
+    if not rate.feasible or not isfinite(rate.rate):
         return None
-    return candidate(work.load, own.rate, own.cost, minimum)
+    return candidate(forecast.load or 0.0, rate.rate, rate.cost, minimum)
 
 
-def _idle_prediction(own: VariantWork) -> Prediction:
+def _is_idle(forecast: LoadForecast) -> bool:
+    return not forecast.load or forecast.sizes is None or forecast.sizes.output < 1
+
+
+def _idle_prediction(rate: Rate) -> Prediction:
     """ITL α + β, TTFT γ + δ, and a highest rate that the reference itself calls meaningless."""
-    p = own.profile
-    assert p is not None
-    ttft, itl = p.gamma + p.delta, p.alpha + p.beta
-    most = 1000 * p.max_batch / (ttft + p.alpha + p.beta * p.max_batch)
+    profile = rate.objective.profile
+    assert profile is not None
+    ttft, itl = profile.gamma + profile.delta, profile.alpha + profile.beta
+    most = 1000 * profile.max_batch / (ttft + profile.alpha + profile.beta * profile.max_batch)
     return Prediction(0.0, most, ttft, itl, 0.0)
 
 
 def _measure(
     group: Group, together: Sequence[Group], performances: Performances, fleet: Fleet, settings: FleetSettings
-) -> None:
-    """The load as documented: completions of the whole model in the window, printed with two decimals and read again.
+) -> Measured:
+    """Return the load as documented: completions of the whole model in the window, printed with two decimals.
 
     A missing series counts as zero there, but only once the model has metrics at all. What is in flight, waits or is
     expected does not count.
     """
-    work, error = group.slo, fleet.signals.error
-    assert work is not None
+    forecast, error = LoadForecast(None, rates=unsized(group)), fleet.signals.error
     if error is not None:
-        work.load_problem = f"Prometheus could not be read: {error}"
-        return
-    pods = [pod.key for other in together for state in other.states for pod in state.pods]
-    found = [performances.get((*key, group.model_id)) for key in pods]
-    counts = [one.completed for one in found if one is not None and one.completed is not None]
+        problem = Finding(Outcome.LOAD_UNREADABLE, error=error)
+        return Measured(group, forecast._replace(problem=problem))
+    pods = [pod.key for other in together for seen in other.variants for pod in seen.pods]
+    reports = [performances.get((*key, group.model_id)) for key in pods]
+    counts = [report.completed for report in reports if report is not None and report.completed is not None]
     if not counts:
-        work.load_problem = f"the load of {group.name} is not known"
-        return
-    rate = fsum(counts) / settings.load_window
-    work.load = work.planned = _two_decimals(rate * 60) / 60
+        problem = Finding(Outcome.LOAD_UNKNOWN, model=group.name)
+        return Measured(group, forecast._replace(problem=problem))
+    load = _two_decimals(fsum(counts) / settings.load_window * 60) / 60
     count = prompt = output = 0.0
-    for one in found:
-        if one is not None and one.completed:
-            count += one.completed
-            prompt += one.completed * (one.prompt_tokens or 0.0)
-            output += one.completed * (one.output_tokens or 0.0)
-    work.sizes = RequestSizes(
+    for report in reports:
+        if report is not None and report.completed:
+            count += report.completed
+            prompt += report.completed * (report.prompt_tokens or 0.0)
+            output += report.completed * (report.output_tokens or 0.0)
+    sizes = RequestSizes(
         float(int(_two_decimals(prompt / count))) if count else 0.0,
         float(int(_two_decimals(output / count))) if count else 0.0,
     )
+    return Measured(group, forecast._replace(load=load, planned=load, sizes=sizes))
 
 
 def _two_decimals(value: float) -> float:
     return float(f"{value:.2f}")
 
 
-def _size(groups: Sequence[Group], settings: FleetSettings, now: float) -> Mapping[Group, str]:
+def _size(measured: Sequence[Measured], settings: FleetSettings, now: float) -> Sequence[LoadForecast | str]:
     """What cannot be met has no candidate."""
-    return size_groups(groups, _size_rows)
+    return size_all([one.forecast for one in measured], _size_rows)
 
 
-def _size_rows(rows: Sequence[Row]) -> None:
-    found = sizing.size(profiles_of(rows), targets_of(rows))
-    take_over(rows, found, found.rate)
+def _size_rows(rows: Sequence[Row]) -> list[Rate]:
+    sized = sizing.size(profiles_of(rows), targets_of(rows))
+    return with_sizing(rows, sized, sized.rate)
 
 
-def _look_ahead(groups: Sequence[Group], settings: FleetSettings) -> None:
-    """Every variant is taken to serve the whole load there; alternatives are not told."""
+def _look_ahead(models: Sequence[Model], settings: FleetSettings) -> Outlook:
+    """Every variant is taken to serve the whole load there; alternatives are not shown."""
     rows: list[Row] = []
-    plans: list[tuple[GroupWork, Mix]] = []
-    for group in groups:
-        if (work := foreseeable(group)) is not None and work.load:
-            for state in group.states:
-                if work_of(state).known and state.target:
-                    plans.append((work, mix_of([state], work, {state.name: state.target}, "", True, rows)))
-    found = predict(rows, model=sizing.analyse)
-    for work, mix in plans:
-        told(mix, found, work)
+    plans: list[tuple[ModelDemand, Mix]] = []
+    predictions: dict[Key, Prediction] = {}
+    for demand, variants in models:
+        forecast = demand.forecast
+        if forecast is None or forecast.load is None:
+            continue
+        for seen in demand.variants:
+            sized, rate = variants[seen.key], forecast.rates[seen.name]
+            if _is_idle(forecast) and sized.decided and not sized.proposed.asleep:
+                predictions[seen.key] = _idle_prediction(rate)
+            elif is_foreseeable(forecast) and forecast.load and rate.known and sized.replicas:
+                plans.append((demand, mix_of(forecast, {seen.name: sized.replicas}, None, True, rows)))
+    expected = predict(rows, model=sizing.analyse)
+    for demand, mix in plans:
+        service = demand.group.service
+        assert service is not None
+        predictions |= predicted(mix, expected, demand, demand.model_forecast, service)
+    return Outlook(predictions)
 
 
 FORECASTING = Forecasting(_measure, _size, _look_ahead)

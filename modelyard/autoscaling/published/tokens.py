@@ -10,9 +10,13 @@ from math import ceil, floor, fsum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Action, Evidence
+from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Outcome, Parts
+from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.variants.attribution import Performances
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Proposal, Proposed, keep
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
-from modelyard.autoscaling.variants.state import Group, State
-from modelyard.autoscaling.variants.strategy import Moment, Verdict
 from modelyard.autoscaling.variants.tokens.capacity import (
     Replica,
     ReplicaCapacity,
@@ -25,8 +29,6 @@ from modelyard.autoscaling.variants.tokens.capacity import (
 )
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of, memory_limit
-from modelyard.autoscaling.variants.tokens.strategy import WithPerformance
-from modelyard.objects.documents import counted
 
 
 class VariantInput(NamedTuple):
@@ -73,11 +75,10 @@ class ModelTokens(NamedTuple):
 
 
 class TokenTargets(NamedTuple):
-    """Replicas by variant name, and why as (reason code, text)."""
+    """Replicas by variant name, and why."""
 
     replicas: dict[str, int]
-    reason: str
-    why: str
+    why: Finding
 
 
 def analyse_tokens_published(
@@ -140,10 +141,10 @@ def optimize_published(model: ModelTokens) -> TokenTargets:
     cost = {a.variant.name: a.variant.cost if a.variant.replicas else 0.0 for a in model.variants}
     if model.required > 0:
         if not able:
-            return TokenTargets(replicas, "SteadyState", f"required {model.required:.0f} tokens, no capacity is known")
+            return TokenTargets(replicas, Finding(Outcome.TOKENS_NO_CAPACITY, required=model.required))
         chosen = min(able, key=lambda a: (cost[a.variant.name] / a.capacity, a.variant.name))
         replicas[chosen.variant.name] += ceil(model.required / chosen.capacity)
-        return TokenTargets(replicas, "ScaleUp", f"required {model.required:.0f} tokens")
+        return TokenTargets(replicas, Finding(Outcome.TOKENS_REQUIRED, required=model.required))
     if model.spare > 0:
         left = model.spare
         cheapest = min((a.variant.name for a in able), key=lambda name: (cost[name], name), default="")
@@ -154,77 +155,78 @@ def optimize_published(model: ModelTokens) -> TokenTargets:
             step = min(floor(left / a.capacity), max(0, replicas[name] - least))
             replicas[name] -= step
             left -= step * a.capacity
-        return TokenTargets(replicas, "ScaleDown", f"spare {model.spare:.0f} tokens")
-    return TokenTargets(replicas, "SteadyState", "neither capacity required nor spare")
+        return TokenTargets(replicas, Finding(Outcome.TOKENS_SPARE, spare=model.spare))
+    return TokenTargets(replicas, Finding(Outcome.TOKENS_NEITHER))
 
 
-class PublishedTokens(WithPerformance):
+class PublishedTokens:
     """The token analysis and the cost-aware optimizer as documented."""
 
-    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
-        """Targets at once, without transitions or limits; a variant without metrics that is chosen is dropped."""
-        config = group.config
-        inputs = [self._input(state) for state in running]
+    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+        """Return targets at once, without transitions or limits; a variant without metrics that is chosen is dropped."""
+        config, running = demand.config, demand.running
+        inputs = [_input(seen, demand.performances) for seen in running]
         model = analyse_tokens_published(inputs, config.thresholds, config.tokens or TokenThresholds())
         if not any(a.replicas for a in model.variants):
-            text = "the KV cache size of no replica is known: the token analysis cannot decide; replicas are kept"
-            for state in running:
-                state.keep("MetricsUnavailable", text)
-            return Verdict(problem=("False", "MetricsUnavailable", text))
+            return Proposal(problem=ConditionValue.of("False", Finding(Outcome.CACHES_UNKNOWN)))
         targets = optimize_published(model)
-        reason = {"ScaleUp": "TokenCapacityLow", "ScaleDown": "CapacitySpare"}.get(targets.reason, targets.reason)
-        decided: list[State] = []
-        for state, analysed in zip(running, model.variants, strict=True):
-            target = targets.replicas[state.name]
+        proposed: dict[str, Proposed] = {}
+        for seen, analysed in zip(running, model.variants, strict=True):
+            target = targets.replicas[seen.name]
             if not analysed.variant.replicas:
-                text = f"no replica of the variant reports metrics; replicas are kept instead of {target}"
-                state.keep("MetricsUnavailable", text)
-                state.metrics = ("False", "MetricsUnavailable", text)
+                silent = Finding(Outcome.VARIANT_SILENT_INSTEAD, replicas=target)
+                metrics = ConditionValue.of("False", silent)
+                proposed[seen.name] = keep(seen, silent)._replace(metrics=metrics)
                 continue
-            text = (
-                f"token analysis: {Action.of(target, state.current or 0)} (target: {counted(target, 'replica')}): "
-                f"{targets.why}; "
-                f"demand {model.demand:.0f} tokens, supply {model.supply:.0f}, anticipated {model.anticipated:.0f}"
+            why = Finding(
+                Outcome.TOKEN_STEP,
+                action=Action.of(target, seen.current or 0),
+                replicas=Count(target, "replica"),
+                why=targets.why,
+                demand=model.demand,
+                supply=model.supply,
+                anticipated=model.anticipated,
             )
-            state.propose(target, reason, text)
-            if analysed.history != state.memory.compute_limits:
-                state.updates["compute_limits"] = analysed.history
+            learnt: dict[str, object] = {}
+            if analysed.history != seen.memory.compute_limits:
+                learnt["compute_limits"] = analysed.history
             if analysed.capacity > 0:
-                state.updates["token_capacity"] = analysed.capacity
-            decided.append(state)
+                learnt["token_capacity"] = analysed.capacity
+            proposed[seen.name] = Proposed(target, targets.why.reason, Parts((why,)), learnt=learnt)
         evidence = _evidence(running, model)
-        return Verdict(decided, scale_down_safe=evidence.scale_down_safe, evidence=evidence)
+        return Proposal(proposed, scale_down_safe=evidence.scale_down_safe, evidence=evidence)
 
-    def _input(self, state: State) -> VariantInput:
-        replicas = []
-        for signal, _ in state.units:
-            seen = self._performance.get((signal.namespace, signal.pod, signal.model))
-            total = (seen.kv_tokens if seen is not None else None) or 0
-            replicas.append(
-                Replica(
-                    total,
-                    tokens_in_use(signal.kv or 0.0, total),
-                    float(int(signal.waiting or 0.0)),
-                    (seen.prompt_tokens if seen is not None else None) or 0.0,
-                    (seen.output_tokens if seen is not None else None) or 0.0,
-                    signal.engines or 1.0,
-                )
+
+def _input(seen: Observation, performances: Performances) -> VariantInput:
+    replicas = []
+    for signal, _ in seen.units:
+        reported = performances.get((signal.namespace, signal.pod, signal.model))
+        total = (reported.kv_tokens if reported is not None else None) or 0
+        replicas.append(
+            Replica(
+                total,
+                tokens_in_use(signal.kv or 0.0, total),
+                float(int(signal.waiting or 0.0)),
+                (reported.prompt_tokens if reported is not None else None) or 0.0,
+                (reported.output_tokens if reported is not None else None) or 0.0,
+                signal.engines or 1.0,
             )
-        return VariantInput(
-            state.name,
-            state.variant.cost,
-            state.current or 0,
-            state.pending,
-            tuple(replicas),
-            arguments_of(state),
-            f"{state.accelerator}/{state.gpus}",
-            state.memory.compute_limits,
-            state.memory.token_capacity,
         )
+    return VariantInput(
+        seen.name,
+        seen.variant.cost,
+        seen.current or 0,
+        seen.pending,
+        tuple(replicas),
+        arguments_of(seen),
+        f"{seen.accelerator_name}/{seen.gpus}",
+        seen.memory.compute_limits,
+        seen.memory.token_capacity,
+    )
 
 
-def _evidence(running: Sequence[State], model: ModelTokens) -> Evidence:
-    signals = [signal for state in running for signal, _ in state.units]
+def _evidence(running: Sequence[Observation], model: ModelTokens) -> Evidence:
+    signals = [signal for seen in running for signal, _ in seen.units]
     return Evidence(
         len(signals),
         sum(c.saturated for a in model.variants for c in a.replicas),

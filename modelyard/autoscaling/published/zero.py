@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelyard.autoscaling.outcomes import Finding, Outcome
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.state import Group, State
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.proposal import Proposed, Sized
 from modelyard.autoscaling.variants.wake import at_zero, start, waiting
 from modelyard.metrics.values import Signals
 
 
-def idle(group: Group, states: Sequence[State], signals: Signals, now: float) -> tuple[str | None, str]:
+def idle(
+    demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float
+) -> tuple[Finding | None, Finding]:
     """Whatever is in flight is not looked at."""
-    return None, f"no request completed for {group.zero.window} s"
+    return None, Finding(Outcome.NOTHING_COMPLETED, window=demand.zero.window)
 
 
-def wake_all(group: Group, signals: Signals, backlog: float, settings: FleetSettings, now: float) -> None:
+def wake_all(demand: ModelDemand, signals: Signals, settings: FleetSettings, now: float) -> dict[str, Proposed]:
     """Every variant of the model at zero gets one replica."""
-    queue = waiting(group, signals, backlog)
-    for state in at_zero(group) if queue > 0 else ():
-        start(state, 1, queue, now)
+    asleep = {seen.name: at_zero(seen) for seen in demand.variants if seen.spec == 0}
+    queue = waiting(demand, signals)
+    if queue > 0:
+        for seen in demand.variants:
+            if seen.spec == 0 and seen.workload is not None:
+                asleep[seen.name] = start(asleep[seen.name], 1, queue, now)
+    return asleep

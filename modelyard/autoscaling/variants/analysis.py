@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum
 
+from modelyard.autoscaling.outcomes import Outcome
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.assessment import Assessment
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.replicas import stuck_pods, unseen
 from modelyard.autoscaling.variants.saturation_config import Thresholds
-from modelyard.autoscaling.variants.state import State
 
 DIGITS = 9
 """Comparisons are made on values rounded to 1e-9, so that 0.80 - 0.70 is not below a trigger of 0.10."""
@@ -58,18 +59,18 @@ class Analysis(Assessment):
         return self.kv_short or self.queue_short
 
     @property
-    def what_is_short(self) -> str:
-        """The reason code of a scale-up."""
+    def what_is_short(self) -> Outcome:
+        """The outcome of a scale-up."""
         if self.kv_short and self.queue_short:
-            return "KvCacheAndQueueSpareLow"
-        return "KvCacheSpareLow" if self.kv_short else "QueueSpareLow"
+            return Outcome.SHORT_OF_BOTH
+        return Outcome.SHORT_OF_KV_CACHE if self.kv_short else Outcome.SHORT_OF_QUEUE
 
     @property
     def lost(self) -> float:
         """Replicas that are there and serve nothing."""
         return self.stuck
 
-    def worth(self, state: State) -> float:
+    def worth(self, seen: Observation) -> float:
         """What one replica of any variant counts for."""
         return 1.0
 
@@ -114,8 +115,7 @@ class Analysis(Assessment):
             (self.load_queue * factor, limits.queue, limits.queue_trigger),
         )
 
-    def numbers(self) -> str:
-        """The numbers for messages."""
+    def __str__(self) -> str:
         text = (
             f"spare KV {self.spare_kv:.3f}, spare queue {self.spare_queue:.1f} "
             f"over {self.reporting} reporting, {self.saturated} saturated"
@@ -132,7 +132,7 @@ class Analysis(Assessment):
 
 
 def analyse_repaired(
-    states: Sequence[State], limits: Thresholds, settings: FleetSettings, now: float, backlog: float = 0.0
+    variants: Sequence[Observation], limits: Thresholds, settings: FleetSettings, now: float, backlog: float = 0.0
 ) -> Analysis:
     """The repaired analysis of one model. ``backlog`` is requests queued in front of all replicas (at the gateway)."""
     kv_limit, queue_limit = limits.kv, limits.queue
@@ -148,10 +148,11 @@ def analyse_repaired(
     warming_queue: list[float] = []
     reporting = unready = counted = saturated = hanging = incomplete = capacity = 0
     serving: bool | None = None
-    stuck, suspicious = stuck_pods(states, settings, now)
-    for state in states:
-        state.young = 0
-        for signal, pod in state.units:
+    stuck, suspicious = stuck_pods(variants, settings, now)
+    young: dict[str, int] = {}
+    for seen in variants:
+        warming = 0
+        for signal, pod in seen.units:
             reporting += 1
             ready_since = pod.ready_since
             unready += ready_since is None
@@ -169,7 +170,7 @@ def analyse_repaired(
                 warm = True
                 if ready_since > unproven_after and signal.completed_rate == 0:
                     if serving is None:
-                        serving = any(s.completed_rate for other in states for s, _ in other.units)
+                        serving = any(s.completed_rate for other in variants for s, _ in other.units)
                     warm = not serving
             if kv is None or queue is None:
                 incomplete += 1
@@ -180,7 +181,7 @@ def analyse_repaired(
             if warm:
                 counted += 1
             elif ready_since is not None:
-                state.young += 1
+                warming += 1
             if kv is not None:
                 kvs.append(kv)
                 spare = kv_limit - kv
@@ -190,6 +191,7 @@ def analyse_repaired(
                 queues.append(queue)
                 spare = queue_limit - queue
                 (spare_queue if warm else warming_queue).append(min(spare, 0.0) if full else spare)
+        young[seen.name] = warming
     result = Analysis(
         reporting=reporting,
         unready=unready,
@@ -198,7 +200,8 @@ def analyse_repaired(
         spare_kv=_cautious_mean(spare_kv, warming_kv),
         spare_queue=_cautious_mean(spare_queue, warming_queue) - (backlog / max(1, len(queues))),
         capacity=capacity,
-        warming=sum(state.young for state in states),
+        warming=sum(young.values()),
+        young=young,
         stuck=hanging,
         incomplete=incomplete,
         load_kv=fsum(kvs),
@@ -208,7 +211,7 @@ def analyse_repaired(
         stuck_pods=suspicious,
         limits=limits,
         margin=settings.scale_down_margin,
-        per_report=_per_report(states, reporting - unready, hanging, warm_before),
+        per_report=_per_report(variants, reporting - unready, hanging, warm_before),
     )
     if kvs:
         result.kv_short = round(result.spare_kv, DIGITS) < limits.kv_trigger
@@ -218,11 +221,11 @@ def analyse_repaired(
     return result
 
 
-def _per_report(states: Sequence[State], reporting: int, stuck: int, warm_before: float) -> float:
-    ready = sum(state.ready or 0 for state in states)
+def _per_report(variants: Sequence[Observation], reporting: int, stuck: int, warm_before: float) -> float:
+    ready = sum(seen.ready or 0 for seen in variants)
     if ready <= reporting:
         return 1.0
-    ready -= sum(unseen(state, warm_before) for state in states)
+    ready -= sum(unseen(seen, warm_before) for seen in variants)
     return max(1.0, (ready - stuck) / max(1, reporting - stuck))
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Action
+from modelyard.autoscaling.outcomes import Finding, Outcome
 
 
 class Arbitration(NamedTuple):
-    """The replicas that win, whether safety overrode the forecast, and why in a few words."""
+    """The replicas that win, whether safety overrode the forecast, and why."""
 
     target: int
     overridden: bool
-    why: str
+    why: Finding
 
 
 def arbitrate(current: int, saturation: int, forecast: int, scale_down_safe: bool | None = None) -> Arbitration:
@@ -23,13 +24,13 @@ def arbitrate(current: int, saturation: int, forecast: int, scale_down_safe: boo
     """
     reactive, proactive = Action.of(saturation, current), Action.of(forecast, current)
     if reactive is Action.UP and proactive is Action.DOWN:
-        return Arbitration(current, True, "saturation asks for more: the forecast's scale-down is vetoed")
+        return Arbitration(current, True, Finding(Outcome.VETOED))
     if proactive is Action.DOWN and scale_down_safe is False:
-        return Arbitration(current, True, "scale-down would not be safe: the forecast is blocked")
+        return Arbitration(current, True, Finding(Outcome.NOT_SAFE))
     if reactive is Action.UP and proactive is Action.NONE:
-        return Arbitration(saturation, False, "saturation asks for more")
+        return Arbitration(saturation, False, Finding(Outcome.SATURATION_MORE))
     if reactive is Action.UP and proactive is Action.UP:
-        return Arbitration(max(saturation, forecast), False, "both ask for more: the larger wins")
+        return Arbitration(max(saturation, forecast), False, Finding(Outcome.LARGER_WINS))
     if proactive is not Action.NONE:
-        return Arbitration(forecast, False, "the forecast decides")
-    return Arbitration(current, False, "no change is asked for")
+        return Arbitration(forecast, False, Finding(Outcome.FORECAST_DECIDES))
+    return Arbitration(current, False, Finding(Outcome.NOTHING_ASKED))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from modelyard.autoscaling.decision import Evidence
+from modelyard.autoscaling.outcomes import Outcome
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.replicas import StuckPods
-from modelyard.autoscaling.variants.state import State
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,8 +39,12 @@ class Assessment(ABC):
     spare_queue: float | None = None
     scale_down_safe: bool = False
     """Whether some replica could go."""
+    young: dict[str, int] = field(default_factory=dict)
+    """Ready replicas that take no load yet, by variant name."""
     stuck_pods: StuckPods = field(default_factory=dict)
     """For the memory."""
+    compute_limits: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """By variant name: what its memory should hold from now on, where that changes."""
 
     @property
     @abstractmethod
@@ -48,8 +53,8 @@ class Assessment(ABC):
 
     @property
     @abstractmethod
-    def what_is_short(self) -> str:
-        """The reason code of a scale-up."""
+    def what_is_short(self) -> Outcome:
+        """The outcome of a scale-up."""
 
     @property
     @abstractmethod
@@ -57,7 +62,7 @@ class Assessment(ABC):
         """What replicas that serve nothing would be worth."""
 
     @abstractmethod
-    def worth(self, state: State) -> float:
+    def worth(self, seen: Observation) -> float:
         """What one replica of the variant is worth; 0 when that is not known."""
 
     @abstractmethod
@@ -73,11 +78,11 @@ class Assessment(ABC):
         """Whether ``factor`` times the load fits without the ``removed`` replicas (variant name to count)."""
 
     @abstractmethod
-    def numbers(self) -> str:
-        """The numbers for messages."""
+    def __str__(self) -> str:
+        """Return the numbers for messages."""
 
-    def evidence(self) -> Evidence:
-        """The numbers for the record."""
+    def evidence(self, scale_down_safe: bool) -> Evidence:
+        """Return the numbers for the record."""
         return Evidence(
             self.reporting,
             self.saturated,
@@ -86,5 +91,5 @@ class Assessment(ABC):
             self.max_kv,
             self.waiting,
             self.scale_up,
-            self.scale_down_safe,
+            scale_down_safe,
         )

@@ -1,4 +1,4 @@
-"""Second stage: which pod, and with it which signal, belongs to which variant. All in memory, no reads.
+"""Which pod, and with it which signal, belongs to which variant. All in memory, no reads.
 
 A pod belongs to the variant whose workload stands in its chain of controller owners (ReplicaSet to Deployment,
 StatefulSet and LeaderWorkerSet directly, or further up); the pod label ``llm-d.ai/variant`` overrides. The chain of a
@@ -16,7 +16,7 @@ from math import fsum
 from typing import Any
 
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.variants.state import State, Unit
+from modelyard.autoscaling.variants.observation import Observation, Unit
 from modelyard.metrics.values import Over, PodPerformance, PodSignal
 from modelyard.metrics.vocabulary import Join
 from modelyard.objects import Key, OwnerRef, Pod, WorkloadId
@@ -29,51 +29,84 @@ _MAX_DEPTH = 4
 """Owners from a pod upwards. A worker of a LeaderWorkerSet has so many."""
 
 
-def attribute(fleet: Fleet, active: list[State], stale_before: float) -> int:
-    """Hand pods and signals to the active states; return how many signals found no live pod of a known workload.
+class Attributed:
+    """The pods of a variant, what they report of its model, and the names of other models that they report."""
+
+    __slots__ = ("other_models", "pods", "seen", "units")
+
+    def __init__(self, seen: Observation) -> None:
+        self.seen = seen
+        self.pods: list[Pod] = []
+        self.units: list[Unit] = []
+        self.other_models: set[str] = set()
+
+    def observation(self) -> Observation:
+        """Return the variant with its pods, and with its replicas counted by them."""
+        workload, current = self.seen.workload, self.seen.current
+        assert workload is not None
+        assert current is not None
+        units, ready = self.units, self.seen.ready
+        if workload.pods_per_replica > 1:
+            if len(units) > 1:
+                units = merge_groups(units)
+            if ready is None:
+                ready = _ready_groups(self.pods, workload.pods_per_replica)
+        elif ready is None:
+            ready = sum(pod.ready for pod in self.pods)
+        return self.seen._replace(
+            pods=self.pods,
+            units=units,
+            other_models=self.other_models,
+            ready=ready,
+            pending=max(0, current - ready),
+            reporting=sum(1 for _, pod in units if pod.ready_since is not None),
+        )
+
+
+def attribute(fleet: Fleet, active: Sequence[Observation], stale_before: float) -> tuple[list[Observation], int]:
+    """Return the active variants with their pods and signals, and how many signals belong to no live pod of theirs.
 
     Samples taken before ``stale_before`` are dropped as if missing.
     """
-    by_workload = {state.workload_id: state for state in active}
-    by_name = {state.variant.key: state for state in active}
+    variants = [Attributed(seen) for seen in active]
+    by_workload = {variant.seen.workload_id: variant for variant in variants}
+    by_name = {variant.seen.key: variant for variant in variants}
     signals, further = _by_pod(fleet.signals.pods)
     nothing: dict[str, PodSignal] = {}
-    owned: dict[object, State | None] = {}
+    owned: dict[object, Attributed | None] = {}
     owners = _Owners(fleet)
     taken = 0
     for pod in fleet.pods:
         if pod.deleting or pod.has_ended:
             continue
         namespace, name = pod.key
-        state = None
+        variant = None
         if pod.labels and VARIANT_LABEL in pod.labels:
-            state = by_name.get(Key(namespace, pod.labels[VARIANT_LABEL]))
-        if state is None:
+            variant = by_name.get(Key(namespace, pod.labels[VARIANT_LABEL]))
+        if variant is None:
             owner = pod.owner
             if owner is None:
                 continue
             memo = (namespace, owner.uid or owner)  # a pod may name an owner of another namespace
             if memo in owned:
-                state = owned[memo]
+                variant = owned[memo]
             else:
-                state = owned[memo] = _owner_state(namespace, owner, owners, by_workload)
-            if state is None:
+                variant = owned[memo] = _owner(namespace, owner, owners, by_workload)
+            if variant is None:
                 continue
-        state.pods.append(pod)
+        variant.pods.append(pod)
         signal = signals.get(namespace, nothing).get(name)
         if signal is None:
             continue
         for one in (signal, *further.get((namespace, name), ())) if further else (signal,):
             taken += 1
-            if one.model != state.variant.model_id:
-                state.other_models.add(one.model)
+            if one.model != variant.seen.variant.model_id:
+                variant.other_models.add(one.model)
             elif (one.kv is not None or one.waiting is not None) and (
                 one.sampled_at is None or one.sampled_at >= stale_before
             ):
-                state.units.append((one, pod))
-    for state in active:
-        _count(state)
-    return len(fleet.signals.pods) - taken
+                variant.units.append((one, pod))
+    return [variant.observation() for variant in variants], len(fleet.signals.pods) - taken
 
 
 def _by_pod(
@@ -98,22 +131,20 @@ def by_pod(performance: Iterable[PodPerformance]) -> Performances:
     return {(found.namespace, found.pod, found.model): found for found in performance}
 
 
-def _owner_state(
-    namespace: str,
-    owner: OwnerRef,
-    owners: _Owners,
-    by_workload: dict[WorkloadId | None, State],
-) -> State | None:
+def _owner(
+    namespace: str, owner: OwnerRef, owners: _Owners, by_workload: Mapping[WorkloadId | None, Attributed]
+) -> Attributed | None:
     step: OwnerRef | None = owner
     for _ in range(_MAX_DEPTH):
         if step is None:
             return None
         group = step.api_version.split("/")[0] if "/" in step.api_version else ""
-        state = by_workload.get(WorkloadId(namespace, group, step.kind, step.name))
-        if state is not None:
-            assert state.workload is not None
-            # A workload that was deleted and made again under its name does not own the old one's pods.
-            return state if not step.uid or not state.workload.uid or step.uid == state.workload.uid else None
+        variant = by_workload.get(WorkloadId(namespace, group, step.kind, step.name))
+        if variant is not None:
+            assert variant.seen.workload is not None
+            uid = variant.seen.workload.uid
+            # A workload that was deleted and created again under its name does not own the old one's pods.
+            return variant if not step.uid or not uid or step.uid == uid else None
         step = owners.of(namespace, step)
     return None
 
@@ -132,21 +163,6 @@ class _Owners:
         if owner.kind == "Pod":
             return self._of_pods.get((namespace, owner.name))
         return self._fleet.owners.get((namespace, owner.kind, owner.name))
-
-
-def _count(state: State) -> None:
-    workload = state.workload
-    assert workload is not None
-    assert state.current is not None
-    if workload.pods_per_replica > 1:
-        if len(state.units) > 1:
-            state.units = merge_groups(state.units)
-        if state.ready is None:
-            state.ready = _ready_groups(state.pods, workload.pods_per_replica)
-    elif state.ready is None:
-        state.ready = sum(pod.ready for pod in state.pods)
-    state.pending = max(0, state.current - state.ready)
-    state.reporting = sum(1 for _, pod in state.units if pod.ready_since is not None)
 
 
 def _ready_groups(pods: Iterable[Pod], size: int) -> int:
@@ -188,24 +204,24 @@ def _merged(signals: Sequence[PodSignal]) -> PodSignal:
     return replace(first, **joined)
 
 
-def with_groups(performance: Sequence[PodPerformance], states: Iterable[State]) -> Performances:
+def with_groups(performance: Iterable[PodPerformance], variants: Iterable[Observation]) -> Performances:
     """Return the performance of each pod; under the reporting pod of a group, that of the whole group."""
     of_pods = by_pod(performance)
     result: dict[tuple[str, str, str], PodPerformance] | None = None
-    for state in states:
-        if state.workload is None or state.workload.pods_per_replica == 1:
+    for seen in variants:
+        if seen.pods_per_replica == 1:
             continue
         members: dict[str, list[Key]] = {}
-        for pod in state.pods:
+        for pod in seen.pods:
             if group := pod.labels.get(GROUP_INDEX_LABEL):
                 members.setdefault(group, []).append(pod.key)
-        for _, first in state.units:
+        for _, first in seen.units:
             names = members.get(first.labels.get(GROUP_INDEX_LABEL, ""), ())
-            reported = (of_pods.get((*key, state.variant.model_id)) for key in names)
+            reported = (of_pods.get((*key, seen.variant.model_id)) for key in names)
             parts = [part for part in reported if part is not None]
             if len(parts) > 1:
                 result = dict(of_pods) if result is None else result
-                result[*first.key, state.variant.model_id] = _together(first.key, parts)
+                result[*first.key, seen.variant.model_id] = _together(first.key, parts)
     return of_pods if result is None else result
 
 

@@ -1,4 +1,4 @@
-"""After the targets: idle models go to zero where that is enabled, and no model goes to zero where it is not.
+"""Idle models go to zero where that is enabled, and no model goes to zero where it is not.
 
 A count of completed requests says little: proof is wanted that nothing is in flight, and a model that has just been
 woken is left alone.
@@ -7,97 +7,101 @@ woken is left alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from modelyard.autoscaling.decision import Step
-from modelyard.autoscaling.variants.state import Group, State
-from modelyard.autoscaling.variants.strategy import Idle
+from modelyard.autoscaling.outcomes import Count, Finding, Outcome
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.proposal import Change, Changes, Sized, Variants
 from modelyard.metrics.values import Signals
-from modelyard.objects.documents import counted
+
+STAGE = "enforcement"
 
 
-def enforce(group: Group, states: Sequence[State], signals: Signals, now: float, idle: Idle) -> None:
-    """Change the targets of ``states``, the decided variants of the group; ``idle`` says which may go to zero."""
-    if not states:
-        return
-    if group.zero.enabled:
-        if not any(state.target for state in states):
-            return
-        known, refusal = "", why_served(group, signals)
+class Idle(Protocol):
+    """Whether a model that has completed no request for its window may go to zero."""
+
+    def __call__(
+        self, demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float
+    ) -> tuple[Finding | None, Finding]:
+        """Return why not (``None``: it may), and what is then known of it."""
+
+
+def scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float) -> Changes:
+    """Return what idleness changes about a model's variants; ``variants`` are those with a decision."""
+    if not variants:
+        return ()
+    if not demand.zero.enabled:
+        if any(variant.replicas or variant.seen.bounds.lower for variant in variants):
+            return ()
+        cheapest = min(variants, key=lambda variant: (variant.seen.variant.cost, variant.seen.name))
+        return _moved([cheapest], 1, Finding(Outcome.MINIMUM_ONE))
+    if not any(variant.replicas for variant in variants):
+        return ()
+    count = signals.request_counts.get((*demand.place, demand.zero.window))
+    if count is not None and count > 0:
+        return ()  # it simply serves
+    refusal: Finding | None = Finding(Outcome.REQUESTS_UNKNOWN, window=demand.zero.window)
+    if count is not None:
+        refusal, idle = demand.entry.idle(demand, variants, signals, now)
         if refusal is None:
-            refusal, known = idle(group, states, signals, now)
-        if refusal is None:
-            _move(states, 0, "ScaledToZero", f"{known}: scaled to zero")
-        elif refusal:
-            step = Step("enforcement", None, None, f"not scaled to zero: {refusal}")
-            for state in states:
-                state.fold(step)
-    elif not any(state.target or state.bounds.lower for state in states):
-        cheapest = min(states, key=lambda s: (s.variant.cost, s.name))
-        text = "scale-to-zero is not enabled for the model: the cheapest variant keeps one replica"
-        _move([cheapest], 1, "MinimumOne", text)
+            return _moved(variants, 0, Finding(Outcome.SCALED_TO_ZERO, idle=idle))
+    why = Finding(Outcome.NOT_SCALED_TO_ZERO, why=refusal)
+    return [(variant.seen.key, Change(STAGE, None, None, why)) for variant in variants]
 
 
-def why_served(group: Group, signals: Signals) -> str | None:
-    """``None`` when the model completed no request for its window, else why not (empty when it simply serves)."""
-    count = signals.request_counts.get((group.namespace, group.model_id, group.zero.window))
-    if count is None:
-        return f"the number of requests over {group.zero.window} s is not known"
-    return "" if count > 0 else None
+def _moved(variants: Sequence[Sized], replicas: int, why: Finding) -> Changes:
+    return [
+        (variant.seen.key, Change.to(STAGE, variant.replicas, replicas, why))
+        for variant in variants
+        if variant.replicas != replicas
+    ]
 
 
-def proven_idle(group: Group, states: Sequence[State], signals: Signals, now: float) -> tuple[str | None, str]:
+def proven_idle(
+    demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float
+) -> tuple[Finding | None, Finding]:
     """Nothing may be in flight, and the model must have had time to be asked for."""
-    refusal = _in_flight(group, states, signals) or _grace(states, group.zero.retention, now)
-    return refusal, f"no request for {group.zero.window} s and none in flight"
+    refusal = _in_flight(demand, variants, signals) or _grace(variants, demand.zero.retention, now)
+    return refusal, Finding(Outcome.NOTHING_IN_FLIGHT, window=demand.zero.window)
 
 
-def _in_flight(group: Group, states: Sequence[State], signals: Signals) -> str | None:
-    queued = signals.queued(group.namespace, group.model_id)
+def _in_flight(demand: ModelDemand, variants: Sequence[Sized], signals: Signals) -> Finding | None:
+    queued = signals.queued(*demand.place)
     if queued:
-        return f"{counted(queued, 'request is', 'requests are')} queued at the gateway"
+        return Finding(Outcome.GATEWAY_HOLDS, requests=Count(queued, "request is", "requests are"))
     if queued is None and signals.gateway_unknown:
-        return "the gateway's queue could not be read"
-    for state in states:
-        if state.reporting < (state.ready or 0):
-            return f"{state.reporting} of {state.ready} ready replicas of {state.name} report"
-        for signal, _ in state.units:
+        return Finding(Outcome.GATEWAY_UNKNOWN)
+    for seen in (variant.seen for variant in variants):
+        if seen.reporting < (seen.ready or 0):
+            return Finding(Outcome.SOME_SILENT, reporting=seen.reporting, ready=seen.ready, name=seen.name)
+        for signal, _ in seen.units:
             if signal.running is None or signal.waiting is None:
-                return f"pod {signal.pod} does not say how many requests it holds"
+                return Finding(Outcome.POD_SILENT, pod=signal.pod)
             if signal.running or signal.waiting:
-                return f"pod {signal.pod} holds {signal.running:g} running and {signal.waiting:g} waiting requests"
+                return Finding(Outcome.POD_BUSY, pod=signal.pod, running=signal.running, waiting=signal.waiting)
     return None
 
 
-def _grace(states: Sequence[State], retention: float, now: float) -> str | None:
-    for state in states:
-        assert state.workload is not None
-        woken = state.updates.get("woken_at", state.memory.woken_at)
-        if state.pending:
-            return f"{state.name} has {state.ready} of {state.current} replicas ready, the others are still starting"
-        starts = [state.variant.created, state.workload.created]
+def _grace(variants: Sequence[Sized], retention: float, now: float) -> Finding | None:
+    for variant in variants:
+        seen = variant.seen
+        assert seen.workload is not None
+        if seen.pending:
+            return Finding(Outcome.STILL_STARTING, name=seen.name, ready=seen.ready, current=seen.current)
+        starts = [seen.variant.created, seen.workload.created]
         # A start-up may take longer than the retention: idleness begins when there is something to ask.
-        starts += [pod.ready_since for pod in state.pods if pod.ready_since is not None]
+        starts += [pod.ready_since for pod in seen.pods if pod.ready_since is not None]
+        woken = variant.proposed.learnt.get("woken_at", seen.memory.woken_at)
         if isinstance(woken, int | float):
             starts.append(woken)
         left = max(starts) + retention - now
         if left > 0:
-            return (
-                f"{state.name} is not yet idle for {retention:.0f} s since it was created, woken or ready "
-                f"({left:.0f} s to go)"
-            )
+            return Finding(Outcome.NOT_YET_IDLE, name=seen.name, retention=retention, left=left)
     return None
 
 
-def _move(states: Sequence[State], target: int, reason: str, text: str) -> None:
-    for state in states:
-        if state.target != target:
-            state.fold(Step("enforcement", state.target, target, text, reason))
-
-
-def wake_times(state: State, now: float) -> None:
-    """Remember when a variant that had been sent to zero came back; on its way down does not count."""
-    memory, variant = state.memory, state.variant
-    # Noted once per waking: a status that is not rewritten would otherwise renew the grace period for ever.
-    noted = memory.woken_at is not None and memory.woken_at > (variant.last_run or 0.0)
-    if state.desired == 0 and state.current and memory.transition_target != 0 and not noted:
-        state.updates["woken_at"] = now
+def enforce(demand: ModelDemand, variants: Variants, signals: Signals, now: float) -> Changes:
+    """Return what idleness changes about the variants that a strategy decided on and that are not simply at zero."""
+    sized = (variants[seen.key] for seen in demand.variants)
+    judged = [v for v in sized if v.decided and not v.proposed.asleep and (v.seen.spec > 0 or v.replicas)]
+    return scale_to_zero(demand, judged, signals, now)

@@ -9,18 +9,19 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from modelyard.autoscaling.outcomes import Finding, Outcome
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.forecast import expected
-from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.metrics.values import ModelLoad
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """Plan for ``factor`` times the load; ``text`` says why, empty when the load is not rising."""
+    """Plan for ``factor`` times the load; ``why`` is ``None`` when the load is not rising."""
 
     factor: float = 1.0
-    text: str = ""
+    why: Finding | None = None
 
 
 NONE = Headroom()
@@ -28,7 +29,7 @@ NONE = Headroom()
 
 def plan_ahead(
     load: ModelLoad | None,
-    growing: Iterable[State],
+    growing: Iterable[Observation],
     settings: FleetSettings,
     now: float,
 ) -> Headroom:
@@ -42,18 +43,22 @@ def plan_ahead(
     # Rates are means over the load window: a step looks like a rise for as long, and a rise has to be seen for longer.
     if newest - min(time for time, _ in history) < min(2 * settings.load_window, settings.trend_window / 2):
         return NONE
-    lead = settings.tick + max((startup(state, settings) for state in growing), default=settings.startup_default)
+    lead = settings.tick + max((startup(seen, settings) for seen in growing), default=settings.startup_default)
     forecast = expected(history, load.arrivals, lead, settings.headroom_limit)
     if not forecast.rising:
         return NONE
-    text = (
-        f"load is rising: {load.arrivals:.3g} requests/s now, {forecast.rate:.3g} expected in {lead:.0f} s "
-        f"(× {forecast.factor:.2f}; {forecast.why})"
+    why = Finding(
+        Outcome.RISING,
+        load=load.arrivals,
+        expected=forecast.rate,
+        lead=lead,
+        factor=forecast.factor,
+        why=forecast.why,
     )
-    return Headroom(forecast.factor, text)
+    return Headroom(forecast.factor, why)
 
 
-def startup(state: State, settings: FleetSettings) -> float:
+def startup(seen: Observation, settings: FleetSettings) -> float:
     """Seconds a new replica of the variant takes to be ready: learnt, else the fleet's default."""
-    learnt = state.memory.startup_seconds
+    learnt = seen.memory.startup_seconds
     return settings.startup_default if learnt is None else learnt

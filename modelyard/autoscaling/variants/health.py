@@ -4,63 +4,79 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.conditions import Story
-from modelyard.autoscaling.variants.state import Group, State
+from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Outcome
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.metrics.values import Signals
-from modelyard.objects.documents import counted, cut, few
+from modelyard.objects.documents import cut, few
 
-AVAILABLE: Story = ("True", "MetricsAvailable", "Saturation metrics data is available for scaling decisions")
-AT_ZERO: Story = ("False", "MetricsUnavailable", "the workload is at zero replicas: there is no engine to measure")
-
-RENAME = "set spec.modelID to what the engine reports, or the engine's --served-model-name to spec.modelID"
-UNNAMED = "add the label model_name where Prometheus scrapes them"
-HINT = (
-    "check that (1) a ServiceMonitor or PodMonitor exists for the pods, (2) its selector matches the Service's labels, "
-    "(3) the pods serve /metrics, (4) Prometheus scrapes the namespace"
-)
+AVAILABLE = ConditionValue.of("True", Finding(Outcome.METRICS_AVAILABLE))
+AT_ZERO = ConditionValue.of("False", Finding(Outcome.NOTHING_TO_MEASURE))
+MOST_NAMES = 300
+"""Characters of other models' names in a message."""
 
 
-def other_name(states: Sequence[State]) -> str | None:
-    """Return the sentence about pods whose engines name another model than their variant; ``None`` where none does."""
-    state = next((state for state in states if state.other_models and not state.units), None)
-    if state is None:
+def other_name(variants: Sequence[Observation]) -> Finding | None:
+    """Return that a variant's engines name another model than it does; ``None`` where none does."""
+    seen = next((seen for seen in variants if seen.other_models and not seen.units), None)
+    if seen is None:
         return None
-    names = sorted(state.other_models)
+    names = sorted(seen.other_models)
     if names == [""]:
-        return f"its pods report no model name, the variant says {state.variant.model_id}; {UNNAMED}"
-    shown = ", ".join(few([name for name in names if name], 3))
-    return f"its pods report {cut(shown, 300)}, the variant says {state.variant.model_id}; {RENAME}"
+        return Finding(Outcome.NO_MODEL_NAME, model=seen.variant.model_id)
+    shown = cut(", ".join(few([name for name in names if name], 3)), MOST_NAMES)
+    return Finding(Outcome.OTHER_MODEL_NAME, names=shown, model=seen.variant.model_id)
 
 
-def available(state: State) -> Story:
+def available(seen: Observation) -> ConditionValue:
     """Return whether a decided variant has metrics: its model may have them from other variants alone."""
-    if (text := other_name([state])) is not None:
-        return ("False", "MetricsUnavailable", text)
-    return AVAILABLE
+    other = other_name([seen])
+    return AVAILABLE if other is None else ConditionValue.of("False", other)
 
 
 def metrics_problem(
-    group: Group, states: Sequence[State], signals: Signals, now: float, stale_after: float
-) -> Story | None:
-    """``None`` when at least one replica of ``states`` reports, else the condition that tells why none does."""
+    demand: ModelDemand, variants: Sequence[Observation], signals: Signals, now: float, stale_after: float
+) -> ConditionValue | None:
+    """Return ``None`` when at least one replica of ``variants`` reports, else why none does."""
     if signals.error is not None:
-        return ("False", "PrometheusError", f"Prometheus could not be read: {signals.error}")
-    if any(state.units for state in states):
+        return ConditionValue.of("False", Finding(Outcome.PROMETHEUS_UNREADABLE, error=signals.error))
+    if any(seen.units for seen in variants):
         return None
-    if (text := other_name(states)) is not None:
-        return ("False", "MetricsUnavailable", text)
-    ready = sum(state.ready or 0 for state in states)
-    wanted = sum(state.current or 0 for state in states)
-    seen = signals.last_seen.get((group.namespace, group.model_id))
-    if seen is not None and now - seen > stale_after:
-        text = f"newest metrics of {group.name} are {now - seen:.0f} s old, older than {stale_after:.0f} s"
-        return ("False", "MetricsStale", text)
-    if problems := signals.problems(group.namespace):
-        text = f"no metrics for {group.name}: {'; '.join(problems)}"
-        return ("False", "PrometheusError", text)
+    return ConditionValue.of("False", _silence(demand, variants, signals, now, stale_after))
+
+
+def _silence(
+    demand: ModelDemand, variants: Sequence[Observation], signals: Signals, now: float, stale_after: float
+) -> Finding:
+    if (other := other_name(variants)) is not None:
+        return other
+    ready = sum(seen.ready or 0 for seen in variants)
+    newest = signals.last_seen.get(demand.place)
+    if newest is not None and now - newest > stale_after:
+        return Finding(Outcome.METRICS_STALE, model=demand.name, age=now - newest, limit=stale_after)
+    if problems := signals.problems(demand.group.namespace):
+        return Finding(Outcome.QUERIES_FAILED, model=demand.name, problems="; ".join(problems))
     if not ready:
-        return ("False", "MetricsUnavailable", f"no replica of {group.name} is ready yet (0 of {wanted})")
-    if seen is not None:
-        text = f"metrics of {group.name} come from no ready pod of its variants; are all its workloads registered?"
-        return ("False", "MetricsUnavailable", text)
-    return ("False", "MetricsUnavailable", f"no metrics for {group.name}, {counted(ready, 'replica')} ready: {HINT}")
+        return Finding(Outcome.NOT_READY, model=demand.name, wanted=sum(seen.current or 0 for seen in variants))
+    if newest is not None:
+        return Finding(Outcome.OTHER_PODS, model=demand.name)
+    return Finding(Outcome.NO_METRICS, model=demand.name, ready=Count(ready, "replica"))
+
+
+def load_problem(demand: ModelDemand, signals: Signals, now: float, stale_after: float) -> ConditionValue | None:
+    """Return why the load of a model with latency targets is not known; ``None`` where nothing is missing."""
+    if signals.error is not None:
+        return ConditionValue.of("False", Finding(Outcome.PROMETHEUS_UNREADABLE, error=signals.error))
+    if not any(seen.units for seen in demand.variants) and (other := other_name(demand.variants)) is not None:
+        return ConditionValue.of("False", other)
+    newest = signals.last_seen.get(demand.place)
+    if newest is not None and now - newest > stale_after:
+        stale = Finding(Outcome.METRICS_STALE, model=demand.name, age=now - newest, limit=stale_after)
+        return ConditionValue.of("False", stale)
+    if problems := signals.problems(demand.group.namespace):
+        failed = Finding(Outcome.LOAD_QUERIES_FAILED, model=demand.name, problems="; ".join(problems))
+        return ConditionValue.of("False", failed)
+    forecast = demand.forecast
+    if forecast is not None and forecast.load is None:
+        return ConditionValue.of("False", Finding(Outcome.NO_LOAD, problem=forecast.problem))
+    return None

@@ -11,7 +11,7 @@ from math import ceil, fsum, isfinite
 
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.headroom import startup
-from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.metrics.values import ModelLoad
 
 RATE_WINDOW = 5.0
@@ -19,7 +19,12 @@ RATE_WINDOW = 5.0
 
 
 def replicas_offered(
-    states: Sequence[State], load: ModelLoad | None, waiting: float, factor: float, settings: FleetSettings, now: float
+    variants: Sequence[Observation],
+    load: ModelLoad | None,
+    waiting: float,
+    factor: float,
+    settings: FleetSettings,
+    now: float,
 ) -> int | None:
     """Replicas for ``factor`` times the arrivals and for ``waiting`` requests; ``None`` where that cannot be told.
 
@@ -31,10 +36,10 @@ def replicas_offered(
         return None
     before = now - RATE_WINDOW * settings.peak_window
     means: list[float] = []
-    for state in states:
+    for seen in variants:
         rates = [
             signal.completed_rate
-            for signal, pod in state.units
+            for signal, pod in seen.units
             if signal.completed_rate is not None and pod.ready_since is not None and pod.ready_since <= before
         ]
         if rates:
@@ -42,5 +47,5 @@ def replicas_offered(
     each = min(means, default=0.0) * settings.utilisation_cap / (1 + settings.scale_down_margin)
     if each <= 0:
         return None
-    lead = max(settings.load_window, max((startup(state, settings) for state in states), default=0.0))
+    lead = max(settings.load_window, max((startup(seen, settings) for seen in variants), default=0.0))
     return ceil(round((max(0.0, load.arrivals) * factor + max(0.0, waiting) / lead) / each, 9))

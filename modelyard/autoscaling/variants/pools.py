@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from modelyard.autoscaling.accelerators import short_name
+from modelyard.autoscaling.accelerators import pool_of_node
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.variants.state import State
-from modelyard.objects.accelerators import PRODUCT_LABELS, partition_of, product_of_node
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.objects.accelerators import PRODUCT_LABELS, partition_of
 from modelyard.objects.selectors import Matcher
 
 LIMITED_BY = "gpu-limiter"
@@ -41,31 +41,31 @@ class Pools:
                 free = self.free[pool]
                 free[pod.node] = max(0, free[pod.node] - pod.gpus)
 
-    def reserve(self, states: Iterable[State]) -> None:
+    def reserve(self, variants: Iterable[Observation]) -> None:
         """Set aside GPUs for pods that are not on a node yet.
 
         Replicas that only a workload's ``spec`` names may never come (it is paused, its quota is used up): no GPU is
         kept from others for them.
         """
-        for state in states:
-            waiting = [pod.gpus for pod in state.pods if pod.gpus and not pod.node]
-            if waiting and state.workload is not None:
-                free = self.free.get(pool_of_state(state), {})
-                names = self._eligible(free, state.workload.node_selector)
+        for seen in variants:
+            waiting = [pod.gpus for pod in seen.pods if pod.gpus and not pod.node]
+            if waiting and seen.workload is not None:
+                free = self.free.get(seen.pool, {})
+                names = self._eligible(free, seen.workload.node_selector)
                 for gpus in waiting:
                     _take(free, names, gpus)
 
-    def available(self, state: State) -> int:
-        """Free GPUs of the variant's kind."""
-        return sum(self.free.get(pool_of_state(state), {}).values())
+    def available(self, seen: Observation) -> int:
+        """Return the free GPUs of the variant's pool."""
+        return sum(self.free.get(seen.pool, {}).values())
 
-    def place(self, state: State, replicas: int) -> int:
+    def place(self, seen: Observation, replicas: int) -> int:
         """Take GPUs for up to ``replicas`` replicas; return for how many there was room."""
-        assert state.workload is not None
-        free = self.free.get(pool_of_state(state), {})
-        names = self._eligible(free, state.workload.node_selector)
-        pods = state.workload.pods_per_replica
-        each = -(-state.gpus // pods)
+        assert seen.workload is not None
+        free = self.free.get(seen.pool, {})
+        names = self._eligible(free, seen.workload.node_selector)
+        pods = seen.workload.pods_per_replica
+        each = -(-seen.gpus // pods)
         for done in range(replicas):
             chosen: list[str] = []
             for _ in range(pods):
@@ -96,25 +96,3 @@ def _pool_of_pod(pools: Mapping[str, str], resource: str) -> str | None:
     """Return the pool of a node that a pod draws from; of a pod that names no resource whole cards are assumed."""
     whole = (pool for name, pool in sorted(pools.items()) if not partition_of(name))
     return pools.get(resource) if resource else next(whole, next(iter(pools.values()), None))
-
-
-def pool_of_node(labels: Mapping[str, str], resource: str) -> str | None:
-    """The pool a GPU resource of a node counts in, ``None`` when its product is not known."""
-    product = product_of_node(labels, resource)
-    return None if product is None else pool_name(product, resource)
-
-
-def pool_name(accelerator: str, resource: str) -> str:
-    """Return the pool of an accelerator asked for by a resource name: partitions and shares are no whole devices."""
-    name, partition = short_name(accelerator), partition_of(resource)
-    if not partition or "-MIG-" in name:
-        return name
-    return f"{name}-MIG-{partition.removeprefix('mig-')}" if partition.startswith("mig-") else f"{name}-{partition}"
-
-
-def pool_of_state(state: State) -> str:
-    """The pool a variant draws from; ``""`` when its accelerator is not known."""
-    if state.accelerator is None or state.accelerator_missing:
-        return ""
-    resource = state.workload.gpu_resource if state.workload is not None else ""
-    return pool_name(state.accelerator, resource)

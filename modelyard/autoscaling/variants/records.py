@@ -1,17 +1,21 @@
-"""Last stage: from the working states to decisions, with conditions, notices, memory and what to write."""
+"""Last stage: from sized variants to decisions, with conditions, notices, memory and what to write."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
-from modelyard.autoscaling.conditions import Story
 from modelyard.autoscaling.decision import (
     Action,
     Alternative,
     Decision,
     Identity,
     Now,
+    Prediction,
     Record,
+    Step,
     Target,
     VariantDecision,
     Why,
@@ -19,33 +23,48 @@ from modelyard.autoscaling.decision import (
 )
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.memory.variants import MOST_SCALINGS, SLOMemory, VariantMemory
+from modelyard.autoscaling.outcomes import ConditionValue, Outcome
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.startup import learn_startup
-from modelyard.autoscaling.variants import health, regret, wake
-from modelyard.autoscaling.variants.shortage import capacity_limited
-from modelyard.autoscaling.variants.slo import stories
-from modelyard.autoscaling.variants.slo.work import VariantWork
-from modelyard.autoscaling.variants.state import State
-from modelyard.objects import Condition
-from modelyard.objects.documents import counted
+from modelyard.autoscaling.variants import health, regret
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Sized, shortage_value
+from modelyard.autoscaling.variants.shortage import EXHAUSTED, SUFFICIENT
+from modelyard.autoscaling.variants.slo import conditions as slo_conditions
+from modelyard.autoscaling.variants.wake import scale_from_zero
+from modelyard.objects import Condition, Notice
+from modelyard.objects.documents import counted, cut
 from modelyard.reconcile.plan import Subject
 
-_NOT_COUNTED = ("AtZero",)
-_TRACKED = ("transition_since", "transition_target", "relax_since", "partial_since")
+_NOT_COUNTED = (Outcome.AT_ZERO.reason,)
+MOST = 200
+"""Characters of a condition's message about accelerators."""
 
 
-def make_record(
-    state: State, now: float, limiter: bool = False, alternatives: tuple[Alternative, ...] = ()
-) -> VariantDecision:
-    """The decision about one variant. ``limiter`` says whether GPUs were limited, ``alternatives`` are its group's."""
-    variant, workload, target, current = state.variant, state.workload, state.target, state.current
+class RecordContext(NamedTuple):
+    """What is known of a variant besides its size: the demand of its model, and what is expected of the size."""
+
+    demand: ModelDemand | None = None
+    limits: bool = False
+    """GPUs or quotas are limited."""
+    prediction: Prediction | None = None
+    alternatives: tuple[Alternative, ...] = ()
+
+
+def make_record(sized: Sized, context: RecordContext, target: ConditionValue | None, now: float, delay: float) -> VariantDecision:
+    """Return the decision about one variant; ``delay`` is the fleet's scale-down delay in seconds."""
+    seen, proposed, replicas = sized.seen, sized.proposed, sized.replicas
+    variant, workload, current = seen.variant, seen.workload, seen.current
     scale = None
-    if state.decided and state.mode is Mode.DIRECT and workload is not None and target != state.spec:
-        scale = target
-    publish = state.publish and target is not None
-    changed = state.decided and target is not None and target != (current if state.desired is None else state.desired)
-    applied, applied_message = _applied(state) if publish else (None, "")
-    told = state.slo is not None and state.decided
+    if proposed.decided and seen.mode is Mode.DIRECT and workload is not None and replicas != seen.spec:
+        scale = replicas
+    publish = proposed.publish and replicas is not None
+    before = current if seen.desired is None else seen.desired
+    changed = proposed.decided and replicas is not None and replicas != before
+    applied, applied_message = _applied(sized) if publish else (None, "")
+    is_expected = seen.objective is not None and proposed.decided
+    message, reason = sized.message, sized.reason
     subject = Subject(VARIANTS, variant.key, variant.uid, variant.generation, variant.resource_version)
     subject = subject._replace(ignored=variant.ignored)
     record = Record(
@@ -56,155 +75,193 @@ def make_record(
             variant_id=variant.slo.variant_id if variant.slo is not None else None,
         ),
         now=Now(
-            workload=state.workload_id,
+            workload=seen.workload_id,
             current=current,
-            ready=state.ready,
-            reporting=len(state.units),
-            desired=state.desired,
-            accelerator=state.accelerator,
+            ready=seen.ready,
+            reporting=len(seen.units),
+            desired=seen.desired,
+            accelerator=seen.accelerator_name,
             cost=variant.cost,
-            gpus=state.gpus,
-            allocation=stories.current_allocation(state),
+            gpus=seen.gpus,
+            allocation=slo_conditions.current_allocation(seen),
         ),
-        target=Target(replicas=target, action=Action.of(target, current), decided=state.decided),
+        target=Target(replicas=replicas, action=Action.of(replicas, current), decided=proposed.decided),
         why=Why(
-            reason=state.reason,
-            message=state.message,
-            steps=state.steps,
-            limited_by=state.limited_by,
-            evidence=state.evidence,
-            prediction=state.slo.prediction if told and state.slo is not None else None,
-            alternatives=alternatives if told else (),
+            reason=reason,
+            message=message,
+            steps=_steps(sized, context.demand),
+            limited_by=sized.limited_by,
+            evidence=proposed.evidence,
+            prediction=context.prediction if is_expected else None,
+            alternatives=context.alternatives if is_expected else (),
         ),
-        bounds=state.bounds,
-        writes=Writes(mode=state.mode, scale=scale, publish=publish, applied=applied, applied_message=applied_message),
+        bounds=seen.bounds,
+        writes=Writes(mode=seen.mode, scale=scale, publish=publish, applied=applied, applied_message=applied_message),
     )
     return Decision(
         subject=subject,
         records=(record,),
-        memory=_memory(state, changed, now),
-        conditions=_conditions(state, state.message, now, limiter),
-        notices=state.notices,
-        message=state.message,
+        memory=_memory(sized, context.demand, changed, now, delay),
+        conditions=_conditions(sized, context, target, message, now),
+        notices=_notices(sized, context.demand),
+        message=message,
     )
 
 
-def _conditions(state: State, message: str, now: float, limiter: bool) -> tuple[Condition, ...]:
-    optimization: Story = state.optimization or _optimized(state.slo, message)
-    metrics: Story | None = state.metrics
-    if metrics is None and state.decided:
-        metrics = health.available(state)
-    accelerator: Story | None = None
-    if state.accelerator_missing:
+def _steps(sized: Sized, demand: ModelDemand | None) -> tuple[Step, ...]:
+    if demand is None or sized.proposed.failed:
+        return ()
+    changes = (*sized.proposed.steps, *sized.changes)
+    return (demand.config.step, *(change.step for change in changes if change.why))
+
+
+def _notices(sized: Sized, demand: ModelDemand | None) -> tuple[Notice, ...]:
+    seen = sized.seen
+    of_model: tuple[Notice, ...] = ()
+    if demand is not None:
+        forecast = demand.forecast.notices.get(seen.name, ()) if demand.forecast is not None else ()
+        of_model = (*demand.group.notices.get(seen.key, ()), *forecast)
+    return (*seen.notices, *of_model, *(notice for change in sized.changes for notice in change.notices))
+
+
+def _conditions(
+    sized: Sized, context: RecordContext, target: ConditionValue | None, message: str, now: float
+) -> tuple[Condition, ...]:
+    seen, proposed, demand = sized.seen, sized.proposed, context.demand
+    objective = seen.objective
+    metrics = proposed.metrics
+    if metrics is None and proposed.decided:
+        metrics = health.available(seen)
+    accelerator: ConditionValue | None = None
+    if not seen.accelerator:
         text = (
             f"accelerator unknown: set the label {ACCELERATOR_LABEL} on the VariantAutoscaling, or a GPU product in "
             f"the workload's node selector; published as {UNRESOLVED!r}"
         )
-        accelerator = ("False", "AcceleratorUnresolved", text)
-    elif any(c.type == conditions.ACCELERATOR_RESOLVED for c in state.variant.conditions):
-        accelerator = ("True", "AcceleratorResolved", f"accelerator is {state.accelerator}")
-    own: tuple[tuple[str, Story | None], ...] = ()
-    if (work := state.slo) is not None and (work.spec is not None or work.profile is not None):
+        accelerator = ConditionValue("False", "AcceleratorUnresolved", text)
+    elif any(c.type == conditions.ACCELERATOR_RESOLVED for c in seen.variant.conditions):
+        accelerator = ConditionValue("True", "AcceleratorResolved", f"accelerator is {seen.accelerator}")
+    own: tuple[tuple[str, ConditionValue | None], ...] = ()
+    if objective is not None and (objective.spec is not None or objective.profile is not None):
+        rate = demand.rates.get(seen.name) if demand is not None else None
+        problem = demand.problem_of(seen) if demand is not None else objective.problem
         own = (
-            (conditions.PROFILE_VALID, stories.profile_valid(work)),
-            (conditions.SLO_FEASIBLE, stories.slo_feasible(work)),
-            (conditions.PROFILE_DRIFT, stories.profile_drift(state)),
-            (conditions.CAPACITY_LIMITED, stories.capacity_limited(state, limiter)),
+            (conditions.PROFILE_VALID, slo_conditions.profile_valid(objective)),
+            (conditions.SLO_FEASIBLE, slo_conditions.slo_feasible(objective, rate, problem)),
+            (conditions.PROFILE_DRIFT, slo_conditions.profile_drift(seen, rate)),
+            (conditions.CAPACITY_LIMITED, slo_conditions.capacity_limited(sized, context.limits)),
         )
-        if work.price_problem:
-            accelerator = ("False", "UnitCostMissing", work.price_problem)
-    elif not state.decided:
+        if objective.price_problem is not None:
+            accelerator = ConditionValue.of("False", objective.price_problem)
+    elif not proposed.decided:
         own = ((conditions.CAPACITY_LIMITED, None),)  # nothing new is known of it
-    elif limited := capacity_limited(state):
+    elif limited := _capacity_limited(sized, message):
         own = ((conditions.CAPACITY_LIMITED, limited),)
     return conditions.build(
-        state.variant.conditions,
+        seen.variant.conditions,
         (
-            (conditions.TARGET_RESOLVED, state.target_resolved),
+            (conditions.TARGET_RESOLVED, target),
             (conditions.METRICS_AVAILABLE, metrics),
-            (conditions.OPTIMIZATION_READY, optimization),
+            (conditions.OPTIMIZATION_READY, proposed.optimization or _optimized(sized, demand, message)),
             (conditions.ACCELERATOR_RESOLVED, accelerator),
-            (conditions.SCALE_FROM_ZERO, wake.condition(state)),
+            (conditions.SCALE_FROM_ZERO, scale_from_zero(sized)),
             *own,
         ),
-        state.variant.generation,
+        seen.variant.generation,
         now,
     )
 
 
-def _optimized(work: VariantWork | None, message: str) -> Story:
-    if work is not None and work.problem and work.spec is None:
-        return ("True", "SaturationOnlyMode", f"{message}; {work.problem}")
-    if work is None or work.problem or work.alone:
-        return ("True", "SaturationOnlyMode", message)
-    if work.override:
-        return ("True", "SaturationSafetyOverride", message)
-    return ("True", "OptimizationSucceeded", message)
+def _optimized(sized: Sized, demand: ModelDemand | None, message: str) -> ConditionValue:
+    seen = sized.seen
+    problem = demand.problem_of(seen) if demand is not None else None
+    if problem is not None and seen.objective is not None and seen.objective.spec is None:
+        return ConditionValue("True", "SaturationOnlyMode", f"{message}; {problem}")
+    if problem is not None or demand is None or demand.forecast is None:
+        return ConditionValue("True", "SaturationOnlyMode", message)
+    if sized.proposed.override is not None:
+        return ConditionValue("True", "SaturationSafetyOverride", message)
+    return ConditionValue("True", "OptimizationSucceeded", message)
 
 
-def _applied(state: State) -> tuple[bool, str]:
+def _capacity_limited(sized: Sized, message: str) -> ConditionValue | None:
+    """Return the condition of a variant without latency targets; ``None`` where there never was a shortage."""
+    if sized.limited_by is not None:
+        return ConditionValue("True", EXHAUSTED, cut(message, MOST))
+    if sized.shortage is not None:
+        return shortage_value(sized.shortage)
+    before = next((c for c in sized.seen.variant.conditions if c.type == conditions.CAPACITY_LIMITED), None)
+    if before is None or (before.status != "True" and before.message != SUFFICIENT.message):
+        return None
+    return SUFFICIENT
+
+
+def _applied(sized: Sized) -> tuple[bool, str]:
     """Whether the published target was observed where it has to arrive: at the workload or its scaler."""
-    workload, target = state.workload, state.target
+    seen, target = sized.seen, sized.replicas
+    workload = seen.workload
     if workload is None:
         return False, "the workload is not known"
-    if state.spec == target and workload.status_replicas == target:
+    if seen.spec == target and workload.status_replicas == target:
         return True, ""
-    asked = next((c for c in state.consumers if c.desired == target), None)
+    asked = next((c for c in seen.consumers if c.desired == target), None)
     if asked is not None:
         return True, f"taken over by {asked.kind} {asked.key}"
     has = counted(workload.status_replicas, "replica")
-    where = f"{workload.id} asks for {state.spec} and has {has}, published are {target}"
-    if state.mode is Mode.DIRECT:
+    where = f"{workload.id} asks for {seen.spec} and has {has}, published are {target}"
+    if seen.mode is Mode.DIRECT:
         return False, where
-    if not state.consumers and state.consumers_error is not None:
-        return False, f"{where}; HPAs and ScaledObjects could not be listed: {state.consumers_error}"
-    if not state.consumers:
+    if not seen.consumers and seen.consumers_error is not None:
+        return False, f"{where}; HPAs and ScaledObjects could not be listed: {seen.consumers_error}"
+    if not seen.consumers:
         return False, f"{where}; no HPA or ScaledObject targets it"
-    names = ", ".join(f"{c.kind} {c.key}" for c in state.consumers)
+    names = ", ".join(f"{c.kind} {c.key}" for c in seen.consumers)
     return False, f"{where}; waiting for {names}"
 
 
-def _memory(state: State, changed: bool, now: float) -> VariantMemory:
-    old, updates = state.memory, state.updates
+def _memory(sized: Sized, demand: ModelDemand | None, changed: bool, now: float, delay: float) -> VariantMemory:
+    seen, proposed = sized.seen, sized.proposed
+    old = seen.memory
+    remembers = demand is not None and demand.entry.remembers
     fresh: dict[str, object] = {}
-    if state.decided and state.rules.follows_transitions:
-        target, current = state.target, state.current
-        if target != current and (
-            updates.get("transition_since") is None or updates.get("transition_target") != target
+    if proposed.decided and remembers:
+        tracked = proposed.tracked._asdict()
+        target = sized.replicas
+        if target != seen.current and (
+            tracked["transition_since"] is None or tracked["transition_target"] != target
         ):
             # Only a target that was published before goes on; what else is remembered belongs to a finished scaling.
-            same = state.desired == target == old.transition_target and state.timed_out_from is None
-            updates["transition_since"] = old.transition_since if same and old.transition_since is not None else now
-            updates["transition_target"] = target
-        for name in _TRACKED:
-            if getattr(old, name) != (value := updates.get(name)):
-                fresh[name] = value
-        since, waiting = updates.get("stuck_since", {}), updates.get("stuck_waiting", {})
-        if since != old.stuck_since or waiting != old.stuck_waiting:
-            fresh["stuck_since"], fresh["stuck_waiting"] = since, waiting
+            timed_out = proposed.transition is not None and proposed.transition.timed_out_from is not None
+            same = seen.desired == target == old.transition_target and not timed_out
+            tracked["transition_since"] = old.transition_since if same and old.transition_since is not None else now
+            tracked["transition_target"] = target
+        fresh |= {name: value for name, value in tracked.items() if getattr(old, name) != value}
     elif old.relax_since is not None:
         # "Without a break" includes ticks in which nothing could be seen.
         fresh["relax_since"] = None
-    if state.workload is not None and old.workload_uid != state.workload.uid:
-        fresh["workload_uid"] = state.workload.uid
-    if state.slo is not None:
-        if state.slo.memory != (old.slo or SLOMemory()):
-            fresh["slo"] = state.slo.memory
-    elif state.variant.form != "slo" and old.slo is not None:
-        fresh["slo"] = None
-    for name in ("woken_at", "compute_limits", "token_capacity"):
-        if name in updates:
-            fresh[name] = updates[name]
-    if state.pods:
-        learnt = learn_startup(old.startup_seconds, state.pods)
+    if seen.workload is not None and old.workload_uid != seen.workload.uid:
+        fresh["workload_uid"] = seen.workload.uid
+    fresh |= _slo_memory(seen, demand)
+    fresh |= proposed.learnt
+    if seen.pods:
+        learnt = learn_startup(old.startup_seconds, seen.pods)
         if learnt != old.startup_seconds:
             fresh["startup_seconds"] = learnt
-    if changed and state.reason not in _NOT_COUNTED:
-        before = state.current if state.desired is None else state.desired
-        if state.rules.follows_transitions:
-            fresh |= regret.after(old, before or 0, state.target or 0, state.shrink_delay, now)
-        direction = "up" if (state.target or 0) > (before or 0) else "down"
-        key = f"{direction}/{state.reason}"
+    if changed and sized.reason not in _NOT_COUNTED:
+        before = seen.current if seen.desired is None else seen.desired
+        if remembers:
+            fresh |= regret.after(old, before or 0, sized.replicas or 0, delay, now)
+        direction = "up" if (sized.replicas or 0) > (before or 0) else "down"
+        key = f"{direction}/{sized.reason}"
         if key in old.scalings or len(old.scalings) < MOST_SCALINGS:
             fresh["scalings"] = {**old.scalings, key: old.scalings.get(key, 0) + 1}
     return old.model_copy(update=fresh) if fresh else old
+
+
+def _slo_memory(seen: Observation, demand: ModelDemand | None) -> Mapping[str, object]:
+    objective, old = seen.objective, seen.memory.slo
+    if objective is None:
+        return {"slo": None} if seen.variant.form != "slo" and old is not None else {}
+    rate = demand.rates.get(seen.name) if demand is not None else None
+    memory = rate.memory if rate is not None else objective.memory
+    return {"slo": memory} if memory != (old or SLOMemory()) else {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.observation import Observation
 
 StuckPods = dict[str, tuple[dict[str, float], dict[str, float]]]
 """By variant name: (since when, with how many waiting requests first seen so) of its suspicious pods."""
@@ -15,40 +15,45 @@ _NO_STUCK: tuple[frozenset[tuple[str, str]], StuckPods] = (frozenset(), {})
 
 
 def stuck_pods(
-    states: Sequence[State], settings: FleetSettings, now: float
+    variants: Sequence[Observation], settings: FleetSettings, now: float
 ) -> tuple[frozenset[tuple[str, str]], StuckPods]:
     """Replicas whose queue has not moved and that finished nothing for ``stale_after``: broken, not busy.
 
     Returns them as (namespace, pod), and what the memory has to keep of all that may become such.
     When that would leave no replica at all, none is left out: then it is the model that is in trouble.
     """
-    seen: StuckPods = {}
+    suspicious: StuckPods = {}
     aged: set[tuple[str, str]] = set()
     reporting = 0
-    for state in states:
-        memory: VariantMemory = state.memory
-        reporting += len(state.units)
-        for signal, _ in state.units:
+    for seen in variants:
+        memory: VariantMemory = seen.memory
+        reporting += len(seen.units)
+        for signal, _ in seen.units:
             if signal.completed_rate == 0 and signal.waiting:
                 same = memory.stuck_waiting.get(signal.pod) == signal.waiting
                 since = memory.stuck_since.get(signal.pod, now) if same else now
-                since_by_pod, waiting_by_pod = seen.setdefault(state.name, ({}, {}))
+                since_by_pod, waiting_by_pod = suspicious.setdefault(seen.name, ({}, {}))
                 since_by_pod[signal.pod] = since
                 waiting_by_pod[signal.pod] = signal.waiting
                 if now - since >= settings.stale_after:
                     aged.add((signal.namespace, signal.pod))
-    if not seen:
+    if not suspicious:
         return _NO_STUCK
-    return (frozenset() if len(aged) >= reporting else frozenset(aged)), seen
+    return (frozenset() if len(aged) >= reporting else frozenset(aged)), suspicious
 
 
-def unseen(state: State, ready_after: float) -> int:
-    """Ready replicas that do not report yet and became ready after ``ready_after``: not scraped yet, that is no gap."""
-    silent = (state.ready or 0) - state.reporting
+def unseen(seen: Observation, ready_after: float) -> int:
+    """Return the ready replicas that do not report yet and became ready after ``ready_after``.
+
+    They have not been scraped yet, which is no gap.
+    """
+    silent = (seen.ready or 0) - seen.reporting
     if silent <= 0:
         return 0
-    seen = {pod.key for _, pod in state.units}
+    reporting = {pod.key for _, pod in seen.units}
     young = sum(
-        1 for pod in state.pods if pod.ready_since is not None and pod.ready_since > ready_after and pod.key not in seen
+        1
+        for pod in seen.pods
+        if pod.ready_since is not None and pod.ready_since > ready_after and pod.key not in reporting
     )
     return min(silent, young)

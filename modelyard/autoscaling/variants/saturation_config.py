@@ -7,7 +7,7 @@ inherits, zero is zero. The merged result is validated, never a single layer alo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -25,6 +25,7 @@ from modelyard.autoscaling.config_maps import (
     saturation_names,
 )
 from modelyard.autoscaling.decision import Step
+from modelyard.autoscaling.quotas import Quota
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key, Notice
 from modelyard.objects.documents import SHOWN, cut, shown
@@ -49,7 +50,6 @@ class TokenThresholds(NamedTuple):
 
 Gpus = Annotated[int, Field(strict=True, ge=-1)]
 """A number of GPUs; -1 is no limit."""
-_ANY_NAMESPACE = "default"
 
 
 class Limiter(BaseModel):
@@ -81,37 +81,15 @@ class _Limiters(BaseModel):
     limiters: list[Limiter]
 
 
-class Quota(NamedTuple):
-    """Most GPUs that the variants of the fleet may hold, by accelerator, all together or by namespace.
-
-    ``None``: no such quota. In one that is there an accelerator, or a namespace, that is not named may hold nothing.
-    """
-
-    name: str
-    together: Mapping[str, int] | None
-    by_namespace: Mapping[str, Mapping[str, int]] | None
-    exclude: frozenset[str]
-
-    @classmethod
-    def of(cls, entry: Limiter) -> Quota:
-        """The quota of an entry, accelerators by their short names."""
-        spaces = {space: _short(caps) for space, caps in (entry.namespace_quotas or {}).items()}
-        return cls(
-            entry.name,
-            None if entry.quotas is None else _short(entry.quotas),
-            None if entry.namespace_quotas is None else spaces,
-            frozenset(entry.exclude),
-        )
-
-    def cap(self, namespace: str, accelerator: str) -> int | None:
-        """GPUs allowed in a namespace (``""``: in all together), ``None`` for no limit."""
-        if namespace:
-            spaces = None if namespace in self.exclude else self.by_namespace
-            caps = None if spaces is None else spaces.get(namespace, spaces.get(_ANY_NAMESPACE, {}))
-        else:
-            caps = self.together
-        found = -1 if caps is None else caps.get(accelerator, 0)
-        return None if found < 0 else found
+def _quota(entry: Limiter) -> Quota:
+    """Return the quota of an entry, accelerators by their short names."""
+    spaces = {space: _short(caps) for space, caps in (entry.namespace_quotas or {}).items()}
+    return Quota(
+        entry.name,
+        None if entry.quotas is None else _short(entry.quotas),
+        None if entry.namespace_quotas is None else spaces,
+        frozenset(entry.exclude),
+    )
 
 
 def _short(caps: Mapping[str, int]) -> dict[str, int]:
@@ -150,6 +128,7 @@ class Effective:
     unsafe: tuple[str, ...]
     step: Step
     tokens: TokenThresholds | None = None
+    analyzer: str = ""
 
 
 class _Layer(NamedTuple):
@@ -180,9 +159,16 @@ class _Map:
 class SaturationConfigs:
     """All saturation configuration of one tick; local maps are read when first asked for."""
 
-    def __init__(self, config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings) -> None:
+    def __init__(
+        self,
+        config_maps: Mapping[Key, Mapping[str, str]],
+        settings: FleetSettings,
+        analyzers: Collection[str] = ("", TOKEN_ANALYZER),
+    ) -> None:
+        """``analyzers`` are the values of ``analyzerName`` that choose a strategy."""
         self._config_maps = config_maps
         self._settings = settings
+        self._analyzers = analyzers
         self.notices = Remarks()
         self._global_namespace = settings.controller_namespace
         self._maps: dict[str, _Map | None] = {}
@@ -199,7 +185,7 @@ class SaturationConfigs:
         entries: Iterable[Limiter] = values.get("limiters", ())  # type: ignore[assignment]
         self.limiter = values.get("enableLimiter") is True or any(entry.type != "quota" for entry in entries)
         """Whether the global default entry switches the GPU limiter on."""
-        self.quotas = tuple(Quota.of(entry) for entry in entries if entry.type == "quota")
+        self.quotas = tuple(_quota(entry) for entry in entries if entry.type == "quota")
         """Its quotas."""
 
     def resolve(self, namespace: str, model_id: str) -> Effective:
@@ -244,7 +230,7 @@ class SaturationConfigs:
             if "analyzerName" in layer.values and local is not None:
                 text = "analyzerName is read from the global ConfigMap only; ignored here"
                 self.notices.warn(document, f"{entry.where}: {text}")
-            elif layer.values.get("analyzerName") not in (None, "", TOKEN_ANALYZER):
+            elif layer.values.get("analyzerName", "") not in self._analyzers:
                 self._unknown_analyzer(document, layer)
             if is_default:
                 result.default = layer
@@ -275,7 +261,8 @@ class SaturationConfigs:
 
     def _unknown_analyzer(self, document: Document, layer: _Layer) -> None:
         name = layer.values["analyzerName"]
-        text = f"unknown analyzer; known is {TOKEN_ANALYZER!r} or none; the percentage analysis decides"
+        known = " or ".join(repr(one) for one in sorted(self._analyzers) if one)
+        text = f"unknown analyzer; known is {known} or none; the percentage analysis decides"
         message = f"{layer.where}: analyzerName = {shown(name)}: {text}"
         self.notices.say(document.name, Notice("AnalyzerNotAvailable", message, "Warning"))
 
@@ -314,7 +301,7 @@ class SaturationConfigs:
         step = Step("configuration", None, None, f"{_summary(merged)} from {where}")
         tokens = TokenThresholds(*_numbers(merged, _TOKENS)) if analyzer == TOKEN_ANALYZER else None
         thresholds = Thresholds(*_numbers(merged, _PERCENTAGES))
-        return Effective(thresholds, (*errors.values(), *invalid), unsafe, step, tokens)
+        return Effective(thresholds, (*errors.values(), *invalid), unsafe, step, tokens, analyzer)
 
 
 def _analyzer_of(default: _Layer, override: _Layer | None) -> str:

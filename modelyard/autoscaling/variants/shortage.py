@@ -1,70 +1,60 @@
-"""Replicas that a model needs and cannot have, and the last one that it keeps: the words for both."""
+"""Replicas that a model needs and cannot have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
-from modelyard.autoscaling.conditions import CAPACITY_LIMITED, Story
+from modelyard.autoscaling.outcomes import ConditionValue, Finding, Outcome
 from modelyard.autoscaling.variants.analysis import DIGITS
-from modelyard.autoscaling.variants.state import State
-from modelyard.objects.documents import cut
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Transition
 
-AT_MAXIMUM = "AtMaximum"
-NOT_STARTING = "ReplicasNotStarting"
+AT_MAXIMUM = Outcome.CANNOT_SCALE.reason
+NOT_STARTING = Outcome.CANNOT_START.reason
 EXHAUSTED = "AcceleratorsExhausted"
-LAST_REPLICA = "Idle; keeping the last replica: scale to zero is off"
-SUFFICIENT: Story = ("False", "CapacitySufficient", "the replicas that the load needs can be added")
-MOST = 200
-"""Characters of a message."""
+SUFFICIENT = ConditionValue("False", "CapacitySufficient", "the replicas that the load needs can be added")
 
 
-def cannot_scale(state: State, current: int, wanted: int, why: str) -> str:
-    """Return the sentence about replicas that are wanted and cannot be added."""
-    return cut(f"Cannot scale {state.name} {current} -> {wanted}: {why}.", MOST)
+def cannot_scale(seen: Observation, current: int, wanted: int) -> Finding:
+    """Return the shortage of a variant at its maximum."""
+    return Finding(
+        Outcome.CANNOT_SCALE, name=seen.name, current=current, wanted=wanted, why=_maximum(seen), waiting=""
+    )
 
 
-def at_maximum(state: State) -> str:
-    """Return where the maximum of a variant comes from, and what it is."""
-    return f"{state.bounds.upper_from} is {state.bounds.upper}"
-
-
-def capacity_limited(state: State) -> Story | None:
-    """Return the condition of a variant without latency targets; ``None`` where there never was a shortage."""
-    if state.limited_by is not None:
-        return ("True", EXHAUSTED, cut(state.message, MOST))
-    if state.shortage is not None:
-        return ("True", *state.shortage)
-    before = next((c for c in state.variant.conditions if c.type == CAPACITY_LIMITED), None)
-    if before is None or (before.status != "True" and before.message != SUFFICIENT[2]):
-        return None
-    return SUFFICIENT
-
-
-def note_shortage(
-    states: Sequence[State],
+def shortage_of(
+    variants: Sequence[Transition],
     missing: float,
-    worth: Callable[[State], float],
-    cost: Callable[[State], float],
-    why: str,
+    worth: Callable[[Observation], float],
+    cost: Callable[[Observation], float],
+    why: object,
     *,
-    stalled: Sequence[State] = (),
-    waiting: str = "",
-) -> None:
-    """Say on every variant of a model which replicas it lacks for ``missing`` units of load.
+    stalled: Iterable[Transition] = (),
+    waiting: object = "",
+) -> Finding | None:
+    """Return which replicas a model lacks for ``missing`` units of load, if any.
 
     ``worth`` is the load that a replica of a variant carries, ``cost`` its price. The replicas are those of the
     cheapest variant at its maximum; where none is, of the cheapest ``stalled`` one, whose replicas do not start.
     ``why`` is for several variants, and ``waiting`` follows it.
     """
-    full = [s for s in states if s.bounds.upper is not None and s.base >= s.bounds.upper and worth(s) > 0]
-    candidates = full or [s for s in stalled if worth(s) > 0]
+    full = [v for v in variants if _is_full(v) and worth(v.seen) > 0]
+    candidates = full or [v for v in stalled if worth(v.seen) > 0]
     if not candidates:
-        return
-    best = min(candidates, key=lambda state: (cost(state) / worth(state), state.name))
-    wanted = best.base + ceil(round(missing / worth(best), DIGITS))
-    if len(states) == 1:
-        why = at_maximum(best) if full else "replicas asked for before did not start"
-    text = cannot_scale(best, best.base, wanted, f"{why}{waiting}")
-    for state in states:
-        state.shortage = (AT_MAXIMUM if full else NOT_STARTING, text)
+        return None
+    best = min(candidates, key=lambda v: (cost(v.seen) / worth(v.seen), v.name))
+    wanted = best.base + ceil(round(missing / worth(best.seen), DIGITS))
+    if len(variants) == 1:
+        why = _maximum(best.seen) if full else Finding(Outcome.ASKED_NOT_STARTED)
+    outcome = Outcome.CANNOT_SCALE if full else Outcome.CANNOT_START
+    return Finding(outcome, name=best.name, current=best.base, wanted=wanted, why=why, waiting=waiting)
+
+
+def _is_full(variant: Transition) -> bool:
+    upper = variant.seen.bounds.upper
+    return upper is not None and variant.base >= upper
+
+
+def _maximum(seen: Observation) -> Finding:
+    return Finding(Outcome.MAXIMUM_IS, source=seen.bounds.upper_from, limit=seen.bounds.upper)

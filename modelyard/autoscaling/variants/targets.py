@@ -1,6 +1,6 @@
 """From analysis to targets, repaired: the step is sized from demand, transitions are bounded in time, nothing flaps.
 
-Called per model group by ``decide``. The order of the rules:
+The order of the rules:
 
 1. What is under way is worked out per variant: replicas it is heading for, replicas that are coming. A scaling that
    takes longer than its limit is given up and no longer holds the model back.
@@ -17,255 +17,335 @@ What load and capacity are measured in is the analysis' affair (``assessment``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
+from typing import NamedTuple
 
+from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Listing, Move, Outcome, Parts
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.assessment import Assessment
+from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.headroom import NONE, Headroom, plan_ahead
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.offered import replicas_offered
+from modelyard.autoscaling.variants.proposal import Proposal, Proposed, Tracked, Transition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import LAST_REPLICA, note_shortage
-from modelyard.autoscaling.variants.state import Group, State
+from modelyard.autoscaling.variants.shortage import shortage_of
 from modelyard.autoscaling.variants.transition import (
     describe_transition,
     first_to_go,
-    give_up,
-    lost,
+    given_up,
     observe_transition,
-    partial_hold,
+    partial_metrics,
 )
-from modelyard.metrics.values import ModelLoad
-from modelyard.objects.documents import counted
+
+Targets = Mapping[str, int]
+"""Replicas of the variants that change, by name."""
+
+
+class Answer(NamedTuple):
+    """Replicas of the variants that change, why, and since when shrinking has been safe where it is waited for."""
+
+    why: Finding
+    targets: Targets = {}
+    relax_since: float | None = None
+    shortage: Finding | None = None
+
+
+class Situation(NamedTuple):
+    """What the rules look at: the variants with what is under way, the analysis, and the load expected."""
+
+    demand: ModelDemand
+    variants: Sequence[Transition]
+    analysis: Assessment
+    settings: FleetSettings
+    now: float
+    ahead: Headroom = NONE
+
+    @property
+    def provided(self) -> float:
+        """What there will be once everything under way is complete; replicas that never came up do not count."""
+        analysis = self.analysis
+        return sum((v.base - v.lost) * analysis.worth(v.seen) for v in self.variants) - analysis.lost
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether the model may go to zero replicas."""
+        return self.demand.zero.enabled
 
 
 def hpa_step(current: int) -> int:
-    """The smallest change an HPA reacts to: it ignores ratios within 10 % (20 replicas: 3, since 22/20 is the edge)."""
+    """Return the smallest change an HPA reacts to.
+
+    It ignores ratios within 10 % (20 replicas: 3, since 22/20 is the edge).
+    """
     return current // 10 + 1
 
 
 def grow_limit(replicas: int, settings: FleetSettings) -> int:
-    """The most replicas a variant of this size may be asked for in one decision."""
+    """Return the most replicas a variant of this size may be asked for in one decision."""
     by_factor = int(round(replicas * (settings.max_step_up_factor - 1), DIGITS))
     return replicas + min(settings.max_step_up, max(1, by_factor))
 
 
 def down_limit(replicas: int, settings: FleetSettings) -> int:
-    """The most replicas that are taken from a model of this size in one decision."""
+    """Return the most replicas that are taken from a model of this size in one decision."""
     return max(settings.max_step_down, replicas // 10)
 
 
-def because(delay: float, settings: FleetSettings) -> str:
-    """Why a scale-down waits for longer than the fleet's delay; nothing where it does not."""
-    usual = delay <= settings.scale_down_delay
-    return "" if usual else " (longer than usual: what was given up lately was soon wanted back)"
+def relaxed_since(variants: Iterable[Observation], now: float) -> float:
+    """Return since when all variants of a model could shrink: one without a time has just become so."""
+    known = [seen.memory.relax_since for seen in variants]
+    return now if None in known else max(time for time in known if time is not None)
 
 
-def set_targets(
-    group: Group, analysis: Assessment, settings: FleetSettings, now: float, load: ModelLoad | None = None
-) -> None:
-    """Set ``target``, ``reason`` and ``message`` of every state of the group; ``load`` is what the model is offered."""
-    states = group.states
-    for state in states:
-        observe_transition(state, settings, now)
-        state.propose(state.base)
-    partial = partial_hold(states, settings, now)
-    ahead = NONE
-    if load is not None and group.slo is None:  # the SLO form plans ahead by itself
-        able = [s for s in states if not s.overdue and _room_up(s, 1, group, settings)]
-        ahead = plan_ahead(load, able, settings, now)
-    numbers = analysis.numbers()
-    if not analysis.scale_up and any(map(first_to_go, states)):
-        analysis.scale_down_safe = analysis.scale_down_safe or analysis.fits({})
-    if partial is not None and partial >= 0:
-        text = f"{_reporting(states)}: holding still, {partial:.0f} s to go"
-        _say(states, "PartialMetrics", f"{text}; {numbers}")
-    elif analysis.scale_up:
-        offered = replicas_offered(states, load, analysis.waiting, ahead.factor, settings, now)
-        _scale_up(group, analysis, settings, ahead, numbers, offered)
-    elif ahead.text and _scale_ahead(group, analysis, settings, ahead, numbers):
-        pass
-    elif blocker := next((state for state in states if state.moving), None):
-        _say(states, "InTransition", f"{describe_transition(blocker)}; {numbers}")
-    elif partial is not None:
-        _say(states, "PartialMetrics", f"{_reporting(states)}: not shrinking; {numbers}")
-    elif analysis.scale_down_safe:
-        _scale_down(group, analysis, settings, now, ahead, numbers)
-    elif kept := _kept_idle(states, group, analysis):
-        _say(states, "SteadyState", f"{kept}; {numbers}")
+def propose_targets(demand: ModelDemand, analysis: Assessment, settings: FleetSettings, now: float) -> Proposal:
+    """Return replicas for every variant of the model."""
+    variants = [observe_transition(seen, settings, now) for seen in demand.variants]
+    situation = Situation(demand, variants, analysis, settings, now)
+    if demand.load is not None and demand.forecast is None:  # latency targets plan ahead by themselves
+        able = [v.seen for v in variants if not v.overdue and _room_up(v, 1, situation)]
+        situation = situation._replace(ahead=plan_ahead(demand.load, able, settings, now))
+    safe = analysis.scale_down_safe
+    if not safe and not analysis.scale_up and any(map(first_to_go, variants)):
+        safe = analysis.fits({})
+    partial = partial_metrics(demand.variants, settings, now)
+    if partial is not None and partial.left >= 0:
+        answer = Answer(_partial(Outcome.PARTIAL_HOLD, situation, left=partial.left))
     else:
-        _say(states, "SteadyState", f"neither short of capacity nor safe to shrink; {numbers}")
-    for state in states:
-        if state.timed_out_from is not None:
-            give_up(state, settings)
+        answer = _answer(situation, safe, partial is not None)
+    partial_since = partial.since if partial is not None else None
+    proposed = {v.name: _proposed(v, answer, situation, partial_since) for v in variants}
+    return Proposal(proposed, scale_down_safe=safe, evidence=analysis.evidence(safe))
 
 
-def _reporting(states: Sequence[State]) -> str:
-    return f"{sum(s.reporting for s in states)} of {sum(s.ready or 0 for s in states)} ready replicas report metrics"
+def _answer(situation: Situation, safe: bool, partial: bool) -> Answer:
+    analysis, variants = situation.analysis, situation.variants
+    if analysis.scale_up:
+        return _scale_up(situation)
+    if situation.ahead.why is not None and (ahead := _scale_ahead(situation)) is not None:
+        return ahead
+    if blocker := next((v for v in variants if v.moving), None):
+        return Answer(Finding(Outcome.IN_TRANSITION, transition=describe_transition(blocker), analysis=analysis))
+    if partial:
+        return Answer(_partial(Outcome.PARTIAL, situation))
+    if safe:
+        return _scale_down(situation)
+    if last := _last_replica(situation):
+        return Answer(Finding(Outcome.LAST_REPLICA_KEPT, last=last, analysis=analysis))
+    return Answer(Finding(Outcome.AS_NEEDED, analysis=analysis))
 
 
-def _provided(states: Sequence[State], analysis: Assessment) -> float:
-    """What there will be once everything under way is complete; replicas that never came up do not count."""
-    return sum((s.base - lost(s)) * analysis.worth(s) for s in states) - analysis.lost
+def _proposed(variant: Transition, answer: Answer, situation: Situation, partial_since: float | None) -> Proposed:
+    replicas = answer.targets.get(variant.name, variant.base)
+    stuck_since, stuck_waiting = situation.analysis.stuck_pods.get(variant.name, ({}, {}))
+    proposed = Proposed(
+        replicas,
+        answer.why.reason,
+        Parts((answer.why,)),
+        transition=variant,
+        tracked=Tracked(
+            variant.since, variant.heading, answer.relax_since, partial_since, stuck_since, stuck_waiting
+        ),
+        learnt=(
+            {"compute_limits": limits}
+            if (limits := situation.analysis.compute_limits.get(variant.name)) is not None
+            else {}
+        ),
+        shortage=answer.shortage,
+    )
+    return with_given_up(proposed, variant, situation.settings)
 
 
-def _scale_up(
-    group: Group,
-    analysis: Assessment,
-    settings: FleetSettings,
-    ahead: Headroom,
-    numbers: str,
-    offered: int | None,
-) -> None:
-    """``offered`` is the replicas that the offered load needs at most, where that is known."""
-    states, unit = group.states, analysis.unit
-    wanted = analysis.wanted(ahead.factor)
-    if offered is not None:
-        wanted = min(wanted, offered * _mean_worth(states, analysis))
-    provided = _provided(states, analysis)
-    coming = sum(min(s.coming + s.young, s.base - lost(s)) for s in states)
-    missing = wanted - provided
-    if not coming and missing <= 0:
-        missing = min(filter(None, map(analysis.worth, states)), default=1.0)
-    if ahead.text:
-        numbers = f"{ahead.text}; {numbers}"
-    if missing <= 0:
-        text = f"need {wanted:.0f}{unit}, have {provided:.0f} with {coming} starting or warming up"
-        _say(states, "CapacityOnItsWay", f"short of capacity, and enough is coming: {text}; {numbers}")
-        return
-    given = _give(missing, [s for s in states if not s.overdue], group, analysis, settings)
-    if not given:
-        # Replicas that never start do not forbid growth where others of the same variant do serve.
-        retry = [s for s in states if s.overdue and s.timed_out_from is None and s.ready]
-        given = _give(missing, retry, group, analysis, settings)
-    what = f"need {max(wanted, provided + missing):.0f}{unit}, have {provided:.0f}"
-    if coming:
-        what += f" with {coming} starting or warming up"
-    if not given:
-        stalled = [s for s in states if s.current and (s.overdue or not _can_grow(s, group))]
-        waiting = f"; {counted(round(analysis.waiting), 'request')} waiting" if analysis.waiting >= 1 else ""
-        why = _why_not(states, group)
-        note_shortage(states, missing, analysis.worth, lambda s: s.variant.cost, why, stalled=stalled, waiting=waiting)
-        text = f"short of capacity ({what}), but no variant can grow: {_why_not(states, group)}"
-        _say(states, "AtMaximum", f"{text}; {numbers}")
-        return
-    _say(states, analysis.what_is_short, f"short of capacity ({what}): {_steps(given)}; {numbers}")
-
-
-def _mean_worth(states: Sequence[State], analysis: Assessment) -> float:
-    ready = sum(s.ready or 0 for s in states)
-    if not ready:
-        return max(map(analysis.worth, states), default=1.0)
-    return sum((s.ready or 0) * analysis.worth(s) for s in states) / ready
-
-
-def _scale_ahead(group: Group, analysis: Assessment, settings: FleetSettings, ahead: Headroom, numbers: str) -> bool:
-    """Grow for a load that is only expected; what is coming counts. Whether anything came of it."""
-    states = group.states
-    provided = _provided(states, analysis)
-    wanted = analysis.wanted(ahead.factor)
-    if wanted <= provided or not analysis.short_of(provided, ahead.factor):
-        return False
-    given = _give(wanted - provided, [s for s in states if not s.overdue], group, analysis, settings)
-    if not given:
-        return False
-    text = f"{ahead.text}; need then {wanted:.0f}{analysis.unit}, have {provided:.0f}"
-    _say(states, "LoadRising", f"{text}: {_steps(given)}; {numbers}")
-    return True
-
-
-def _steps(states: Sequence[State]) -> str:
-    return ", ".join(f"{s.name} {s.base} → {s.target}" for s in states)
-
-
-def _give(
-    missing: float, states: Sequence[State], group: Group, analysis: Assessment, settings: FleetSettings
-) -> list[State]:
-    """Hand out replicas, first to the variant that is cheapest for what it carries; returns those that got some."""
-    given: list[State] = []
-    candidates = [(state, worth) for state in states if (worth := analysis.worth(state)) > 0]
-    for state, worth in sorted(candidates, key=lambda c: (c[0].variant.cost / c[1], c[0].name)):
-        step = _room_up(state, ceil(round(missing / worth, DIGITS)), group, settings)
-        if step > 0:
-            state.propose(state.base + step)
-            given.append(state)
-            missing -= step * worth
-        if round(missing, DIGITS) <= 0:
-            break
-    return given
-
-
-def _room_up(state: State, wanted: int, group: Group, settings: FleetSettings) -> int:
-    """Replicas this variant takes: bounded per decision, and to two decisions ahead of what is ready.
-
-    Without the latter a queue that piles up while pods start would be ordered anew in every tick.
-    """
-    current = state.current or 0
-    if not _can_grow(state, group):
-        return 0
-    ahead = grow_limit(grow_limit(max(state.ready or 0, current - state.pending), settings), settings)
-    step = min(wanted, grow_limit(state.base, settings) - state.base, max(0, ahead - state.base))
-    if step > 0 and state.mode is Mode.SIGNAL and state.base + step > current:
-        step = max(step, current + hpa_step(current) - state.base)
-    if state.bounds.upper is not None:
-        step = min(step, state.bounds.upper - state.base)
-    return max(0, step)
-
-
-def _can_grow(state: State, group: Group) -> bool:
-    if state.current == 0 and state.base == 0 and not group.zero.enabled:
-        return False
-    return not any(pod.unschedulable for pod in state.pods if state.pending or state.surge)
-
-
-def _why_not(states: Sequence[State], group: Group) -> str:
-    parts = []
-    for state in states:
-        if state.bounds.upper is not None and state.base >= state.bounds.upper:
-            parts.append(f"{state.name} is at its {state.bounds.upper_from} ({state.bounds.upper})")
-        elif state.current == 0 and not group.zero.enabled:
-            parts.append(f"{state.name} is at zero and may not be woken")
-        elif state.overdue or not _can_grow(state, group):
-            parts.append(f"{state.name} did not get the replicas asked for before")
-        else:
-            parts.append(f"{state.name} is already far ahead of its {state.ready} ready replicas")
-    return ", ".join(parts)
-
-
-def _idle(states: Sequence[State]) -> bool:
-    """Whether every reporting replica says that it neither works on anything nor has anything waiting."""
-    return all(
-        signal.running == 0 and not signal.waiting and not signal.kv for state in states for signal, _ in state.units
+def with_given_up(proposed: Proposed, variant: Transition, settings: FleetSettings) -> Proposed:
+    """Return the proposal with a scaling that was given up, if one was."""
+    if variant.timed_out_from is None:
+        return proposed
+    why = given_up(variant, settings)
+    return proposed._replace(
+        reason=why.reason if proposed.replicas == variant.seen.current else proposed.reason,
+        why=Parts((why, *proposed.why)),
+        optimization=ConditionValue("False", "SkippedProcessing", why),
     )
 
 
-def _kept_idle(states: Sequence[State], group: Group, analysis: Assessment) -> str:
+def _partial(outcome: Outcome, situation: Situation, **facts: float) -> Finding:
+    variants = situation.demand.variants
+    reporting, ready = sum(seen.reporting for seen in variants), sum(seen.ready or 0 for seen in variants)
+    return Finding(outcome, reporting=reporting, ready=ready, analysis=situation.analysis, **facts)
+
+
+class Need(NamedTuple):
+    """What a model needs and has, with what is coming."""
+
+    wanted: float
+    provided: float
+    unit: str
+    coming: int
+
+    def __str__(self) -> str:
+        text = f"need {self.wanted:.0f}{self.unit}, have {self.provided:.0f}"
+        return f"{text} with {self.coming} starting or warming up" if self.coming else text
+
+
+def _scale_up(situation: Situation) -> Answer:
+    demand, variants, analysis, settings, now, ahead = situation
+    wanted, provided = analysis.wanted(ahead.factor), situation.provided
+    offered = replicas_offered(demand.variants, demand.load, analysis.waiting, ahead.factor, settings, now)
+    if offered is not None:
+        wanted = min(wanted, offered * _mean_worth(situation))
+    coming = sum(min(v.coming + analysis.young.get(v.name, 0), v.base - v.lost) for v in variants)
+    missing = wanted - provided
+    if not coming and missing <= 0:
+        missing = min(filter(None, (analysis.worth(v.seen) for v in variants)), default=1.0)
+    numbers = Parts((ahead.why or "", analysis))
+    if missing <= 0:
+        facts = {"wanted": wanted, "unit": analysis.unit, "provided": provided, "coming": coming}
+        return Answer(Finding(Outcome.ENOUGH_COMING, analysis=numbers, **facts))
+    targets = _give(missing, [v for v in variants if not v.overdue], situation)
+    if not targets:
+        # Replicas that never start do not forbid growth where others of the same variant do serve.
+        retry = [v for v in variants if v.overdue and v.timed_out_from is None and v.seen.ready]
+        targets = _give(missing, retry, situation)
+    need = Need(max(wanted, provided + missing), provided, analysis.unit, coming)
+    if targets:
+        moves = moves_of(variants, targets)
+        return Answer(Finding(analysis.what_is_short, need=need, moves=moves, analysis=numbers), targets)
+    why = _why_not(situation)
+    waiting = round(analysis.waiting)
+    shortage = shortage_of(
+        variants,
+        missing,
+        analysis.worth,
+        lambda seen: seen.variant.cost,
+        why,
+        stalled=[v for v in variants if v.seen.current and (v.overdue or not _can_grow(v, situation))],
+        waiting=Finding(Outcome.REQUESTS_WAIT, waiting=Count(waiting, "request")) if analysis.waiting >= 1 else "",
+    )
+    return Answer(Finding(Outcome.CANNOT_GROW, need=need, why=why, analysis=numbers), shortage=shortage)
+
+
+def _mean_worth(situation: Situation) -> float:
+    variants, worth = situation.demand.variants, situation.analysis.worth
+    ready = sum(seen.ready or 0 for seen in variants)
+    if not ready:
+        return max(map(worth, variants), default=1.0)
+    return sum((seen.ready or 0) * worth(seen) for seen in variants) / ready
+
+
+def _scale_ahead(situation: Situation) -> Answer | None:
+    """Grow for a load that is only expected; what is coming counts."""
+    _, variants, analysis, _, _, ahead = situation
+    provided = situation.provided
+    wanted = analysis.wanted(ahead.factor)
+    if wanted <= provided or not analysis.short_of(provided, ahead.factor):
+        return None
+    targets = _give(wanted - provided, [v for v in variants if not v.overdue], situation)
+    if not targets:
+        return None
+    facts = {"wanted": wanted, "unit": analysis.unit, "provided": provided, "moves": moves_of(variants, targets)}
+    return Answer(Finding(Outcome.GROWING_AHEAD, ahead=ahead.why, analysis=analysis, **facts), targets)
+
+
+def moves_of(variants: Sequence[Transition], targets: Targets) -> Listing:
+    """Return the variants whose replicas change, in the order of ``targets``."""
+    bases = {v.name: v.base for v in variants}
+    return Listing(Move(name, bases[name], after) for name, after in targets.items() if after != bases[name])
+
+
+def _give(missing: float, variants: Sequence[Transition], situation: Situation) -> dict[str, int]:
+    """Hand out replicas, first to the variant that is cheapest for what it carries."""
+    targets: dict[str, int] = {}
+    candidates = [(v, worth) for v in variants if (worth := situation.analysis.worth(v.seen)) > 0]
+    for v, worth in sorted(candidates, key=lambda c: (c[0].seen.variant.cost / c[1], c[0].name)):
+        step = _room_up(v, ceil(round(missing / worth, DIGITS)), situation)
+        if step > 0:
+            targets[v.name] = v.base + step
+            missing -= step * worth
+        if round(missing, DIGITS) <= 0:
+            break
+    return targets
+
+
+def _room_up(variant: Transition, wanted: int, situation: Situation) -> int:
+    """Return the replicas this variant takes: bounded per decision, and to two decisions ahead of what is ready.
+
+    Without the latter a queue that piles up while pods start would be ordered again in every tick.
+    """
+    seen, base, settings = variant.seen, variant.base, situation.settings
+    current = seen.current or 0
+    if not _can_grow(variant, situation):
+        return 0
+    ahead = grow_limit(grow_limit(max(seen.ready or 0, current - seen.pending), settings), settings)
+    step = min(wanted, grow_limit(base, settings) - base, max(0, ahead - base))
+    if step > 0 and seen.mode is Mode.SIGNAL and base + step > current:
+        step = max(step, current + hpa_step(current) - base)
+    if seen.bounds.upper is not None:
+        step = min(step, seen.bounds.upper - base)
+    return max(0, step)
+
+
+def _can_grow(variant: Transition, situation: Situation) -> bool:
+    seen = variant.seen
+    if seen.current == 0 and variant.base == 0 and not situation.may_sleep:
+        return False
+    return not any(pod.unschedulable for pod in seen.pods if seen.pending or seen.surge)
+
+
+def _why_not(situation: Situation) -> Listing:
+    reasons = []
+    for v in situation.variants:
+        seen = v.seen
+        if seen.bounds.upper is not None and v.base >= seen.bounds.upper:
+            bounds = seen.bounds
+            reasons.append(Finding(Outcome.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
+        elif seen.current == 0 and not situation.may_sleep:
+            reasons.append(Finding(Outcome.MAY_NOT_WAKE, name=v.name))
+        elif v.overdue or not _can_grow(v, situation):
+            reasons.append(Finding(Outcome.DID_NOT_START, name=v.name))
+        else:
+            reasons.append(Finding(Outcome.FAR_AHEAD, name=v.name, ready=seen.ready))
+    return Listing(reasons)
+
+
+def _is_idle(variants: Sequence[Observation]) -> bool:
+    """Whether every reporting replica says that it neither works on anything nor has anything waiting."""
+    return all(
+        signal.running == 0 and not signal.waiting and not signal.kv for seen in variants for signal, _ in seen.units
+    )
+
+
+def _last_replica(situation: Situation) -> Finding | None:
     """Return why the only replica of an idle model is kept; nothing for other models."""
-    serving = [state for state in states if state.base]
-    if sum(state.base for state in serving) != 1 or not analysis.reporting or not _idle(states) or analysis.waiting:
-        return ""
-    (last,) = serving
-    if not group.zero.enabled:
-        return LAST_REPLICA
-    if last.bounds.lower:
-        return f"Idle; keeping the last replica: {last.bounds.lower_from} is {last.bounds.lower}"
-    return ""
+    serving = [v for v in situation.variants if v.base]
+    analysis = situation.analysis
+    if sum(v.base for v in serving) != 1 or not analysis.reporting or analysis.waiting:
+        return None
+    if not _is_idle(situation.demand.variants):
+        return None
+    if not situation.may_sleep:
+        return Finding(Outcome.LAST_REPLICA)
+    bounds = serving[0].seen.bounds
+    if not bounds.lower:
+        return None
+    return Finding(Outcome.LAST_REPLICA_MINIMUM, source=bounds.lower_from, minimum=bounds.lower)
 
 
-def _scale_down(
-    group: Group, analysis: Assessment, settings: FleetSettings, now: float, ahead: Headroom, numbers: str
-) -> None:
-    states = group.states
-    able = [s for s in states if s.base > _floor(s, group)]
+def _scale_down(situation: Situation) -> Answer:
+    demand, variants, analysis, settings, now, ahead = situation
+
+    def unchanged(outcome: Outcome, relax_since: float | None = None, **facts: object) -> Answer:
+        return Answer(Finding(outcome, analysis=analysis, **facts), relax_since=relax_since)
+
+    able = [v for v in variants if v.base > _floor(v, situation)]
     if not able:
-        _say(states, "AtMinimum", f"could shrink, but every variant is at its minimum; {numbers}")
-        return
+        return unchanged(Outcome.ALL_AT_MINIMUM)
     # What never came up carries nothing: it goes first, and by itself.
-    useless = {s.name: gone for s in able if (gone := first_to_go(s))}
-    able = [s for s in able if s.name in useless] or able
-    total = sum(s.base for s in states)
-    serving = total - sum(map(lost, states))
+    useless = {v.name: gone for v in able if (gone := first_to_go(v))}
+    able = [v for v in able if v.name in useless] or able
+    total = sum(v.base for v in variants)
+    serving = total - sum(v.lost for v in variants)
 
     def fits(removed: Mapping[str, int]) -> bool:
         missed = {name: n for name, count in removed.items() if (n := count - useless.get(name, 0)) > 0}
@@ -275,76 +355,59 @@ def _scale_down(
             missed, ahead.factor * (serving / left) ** (settings.scale_down_elasticity - 1)
         )
 
-    if not any(fits({s.name: 1}) for s in able):
-        if ahead.text:
-            _say(states, "LoadRising", f"could shrink, but {ahead.text}; {numbers}")
-        else:
-            _say(states, "SteadyState", f"as many as needed: fewer would each carry too much; {numbers}")
-        return
-    known = [state.memory.relax_since for state in states]
-    since = now if None in known else max(time for time in known if time is not None)
-    for state in states:
-        state.updates["relax_since"] = since
-    waited = now - since
+    if not any(fits({v.name: 1}) for v in able):
+        if ahead.why is not None:
+            return unchanged(Outcome.KEPT_FOR_RISE, ahead=ahead.why)
+        return unchanged(Outcome.FEWER_TOO_FULL)
+    since = relaxed_since(demand.variants, now)
     budget = sum(useless.values()) or down_limit(total, settings)
     delay = settings.scale_down_delay
-    if not _idle(states):  # a load that is gone is at no edge between two sizes, whatever was regretted before
-        delay = shrink_delay((Shrink(s.memory, s.base, s.base - budget) for s in able), delay, now)
-    if waited < delay:
-        text = f"could shrink; waiting for {delay:.0f} s without a break{because(delay, settings)}"
-        _say(states, "ScaleDownDelayed", f"{text}; {numbers}")
-        return
+    if not _is_idle(demand.variants):  # a load that is gone is at no edge between two sizes, whatever was regretted before
+        delay = shrink_delay((Shrink(v.seen.memory, v.base, v.base - budget) for v in able), delay, now)
+    if now - since < delay:
+        longer = delay > settings.scale_down_delay
+        return unchanged(Outcome.SHRINK_DELAYED_LONGER if longer else Outcome.SHRINK_DELAYED, since, delay=delay)
 
     # What a rolling update has running beyond the replicas goes away by itself.
-    removed = {s.name: extra for s in states if s.surge and (extra := (s.ready or 0) - (s.current or 0)) > 0}
+    removed = {
+        v.name: extra for v in variants if v.seen.surge and (extra := (v.seen.ready or 0) - (v.seen.current or 0)) > 0
+    }
     passing = sum(removed.values())
 
-    def safe(state: State, step: int) -> bool:
-        return fits({**removed, state.name: removed.get(state.name, 0) + step})
+    def safe(v: Transition, step: int) -> bool:
+        return fits({**removed, v.name: removed.get(v.name, 0) + step})
 
-    taken: list[State] = []
-    for state in sorted(able, key=lambda s: (s.variant.cost, s.name), reverse=True):
-        room = min(state.base - _floor(state, group), total - 1)
-        step = min(useless.get(state.name, budget), room)
-        while step > 0 and not safe(state, step):
+    targets: dict[str, int] = {}
+    for v in sorted(able, key=lambda v: (v.seen.variant.cost, v.name), reverse=True):
+        room = min(v.base - _floor(v, situation), total - 1)
+        step = min(useless.get(v.name, budget), room)
+        while step > 0 and not safe(v, step):
             step -= 1
-        if state.mode is Mode.SIGNAL and 0 < step < hpa_step(state.base):
-            least = hpa_step(state.base)
+        least = hpa_step(v.base)
+        if v.seen.mode is Mode.SIGNAL and 0 < step < least:
             if room < least:
                 continue
-            if not safe(state, least):
-                if not taken:
-                    text = f"could shrink by {step}, but an HPA ignores less than {least} of {state.base} replicas"
-                    _say(states, "BelowHPATolerance", f"{text}; {numbers}")
-                    return
-                break
+            if not safe(v, least):
+                if targets:
+                    break
+                return unchanged(Outcome.BELOW_HPA_TOLERANCE, since, step=step, least=least, replicas=v.base)
             step = least
         if step <= 0:
             continue
-        state.propose(state.base - step)
-        removed[state.name] = removed.get(state.name, 0) + step
-        taken.append(state)
+        targets[v.name] = v.base - step
+        removed[v.name] = removed.get(v.name, 0) + step
         total -= step
         budget -= step
         if budget <= 0:
             break
-    if not taken and passing and not any(safe(state, 1) for state in able):
-        _say(states, "SteadyState", f"could shrink only while a rolling update runs {passing} extra; {numbers}")
-    elif not taken:
-        _say(states, "AtMinimum", f"could shrink, but every variant is at its minimum; {numbers}")
-    else:
-        for state in states:
-            state.updates["relax_since"] = None
-        _say(states, "CapacitySpare", f"more capacity than needed: {_steps(taken)}; {numbers}")
+    if targets:
+        return Answer(Finding(Outcome.SHRINKING, moves=moves_of(variants, targets), analysis=analysis), targets)
+    if passing and not any(safe(v, 1) for v in able):
+        return unchanged(Outcome.ONLY_DURING_UPDATE, since, passing=passing)
+    return unchanged(Outcome.ALL_AT_MINIMUM, since)
 
 
-def _floor(state: State, group: Group) -> int:
-    """The fewest replicas this stage may leave: idleness alone, judged later, takes the last one."""
-    return max(state.bounds.lower, 0 if group.zero.enabled and len(group.states) > 1 else 1)
-
-
-def _say(states: Sequence[State], reason: str, message: str) -> None:
-    """The story of the model, the same for each of its variants."""
-    for state in states:
-        state.reason = reason
-        state.message = message
+def _floor(variant: Transition, situation: Situation) -> int:
+    """Return the fewest replicas this stage may leave: idleness alone, judged later, takes the last one."""
+    alone = len(situation.variants) == 1
+    return max(variant.seen.bounds.lower, 0 if situation.may_sleep and not alone else 1)

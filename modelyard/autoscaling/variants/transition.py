@@ -3,125 +3,133 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from modelyard.autoscaling.outcomes import Count, Finding, Outcome
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Transition
 from modelyard.autoscaling.variants.replicas import unseen
-from modelyard.autoscaling.variants.state import State
-from modelyard.objects.documents import counted
 
 _PARTIAL_SLACK = 1e-9
 
 
-def transition_limit(state: State, settings: FleetSettings) -> float:
-    """Seconds a scaling of this variant may take: the fleet's limit, or twice its learnt start-up if that is longer.
+def transition_limit(seen: Observation, settings: FleetSettings) -> float:
+    """Return the seconds a scaling may take: the fleet's limit, or twice the learnt start-up if that is longer.
 
     At most three times the limit: what was learnt may be wrong.
     """
     limit = settings.transition_limit
-    return max(limit, min(2 * (state.memory.startup_seconds or 0.0), 3 * limit))
+    return max(limit, min(2 * (seen.memory.startup_seconds or 0.0), 3 * limit))
 
 
-def observe_transition(state: State, settings: FleetSettings, now: float) -> None:
-    """Fill in what is under way for one variant: ``base``, ``coming``, ``moving``, ``overdue``."""
-    current, desired, memory = state.current, state.desired, state.memory
+def observe_transition(seen: Observation, settings: FleetSettings, now: float) -> Transition:
+    """Return what is under way for one variant."""
+    current, desired, memory = seen.current, seen.desired, seen.memory
     assert current is not None
-    heading = current
+    base = current
     ours = desired is not None and memory.transition_target == desired
-    if state.mode is Mode.DIRECT and not ours and (desired is None or desired < state.spec):
-        # Somebody else asked for more (our own moves are remembered before they are made). It is not taken back
-        # without the test for shrinking.
-        heading = state.spec
+    if seen.mode is Mode.DIRECT and not ours and (desired is None or desired < seen.spec):
+        # Another controller or a user asked for more (our own moves are remembered before they are made). It is not
+        # taken back without the test for shrinking.
+        base = seen.spec
     elif desired and desired != current:
-        # A variant at zero only moves if we sent it on its way and somebody else has to act on it.
-        waking = state.mode is Mode.SIGNAL and memory.transition_target == desired
+        # A variant at zero only moves if we sent it on its way and a scaler has to act on it.
+        waking = seen.mode is Mode.SIGNAL and memory.transition_target == desired
         if current > 0 or waking:
-            heading = desired
-    state.base = heading
-    state.moving = heading != current or state.pending > 0 or state.surge > 0
-    if not state.moving:
-        return
+            base = desired
+    if not (base != current or seen.pending > 0 or seen.surge > 0):
+        return Transition(seen, base)
     since = memory.transition_since
     # Without a target the clock is of replicas that become ready, and says nothing about ones that are missing.
-    waiting = memory.transition_target is None and heading == current == desired
-    if since is None or not (waiting or memory.transition_target == heading):
+    waiting = memory.transition_target is None and base == current == desired
+    if since is None or not (waiting or memory.transition_target == base):
         since = now
-    if now - since >= transition_limit(state, settings):
-        # A long rolling update alone is no scaling that failed.
-        state.overdue = heading != current or state.pending > 0
-        if heading != current:
-            state.timed_out_from = heading
-            state.base = heading = current
-            since = now
-        state.moving = False
-    else:
-        state.coming = max(0, heading - current) + state.pending
-    state.updates["transition_since"] = since
-    state.updates["transition_target"] = heading if heading != current or state.timed_out_from is not None else None
+    heading = base if base != current else None
+    if now - since < transition_limit(seen, settings):
+        coming = max(0, base - current) + seen.pending
+        return Transition(seen, base, coming, moving=True, since=since, heading=heading)
+    # A long rolling update alone is no scaling that failed.
+    overdue = base != current or seen.pending > 0
+    timed_out_from = heading
+    if timed_out_from is not None:
+        base = heading = current
+        since = now
+    return Transition(
+        seen,
+        base,
+        overdue=overdue,
+        timed_out_from=timed_out_from,
+        since=since,
+        heading=heading,
+        lost=min(seen.pending, base) if overdue else 0,
+    )
 
 
-def lost(state: State) -> int:
-    """Replicas that should have been ready long ago: they are there, and nobody may count on them."""
-    return min(state.pending, state.base) if state.overdue else 0
-
-
-def first_to_go(state: State) -> int:
-    """Lost replicas that a scale-down takes before any that serves.
+def first_to_go(variant: Transition) -> int:
+    """Return the lost replicas that a scale-down takes before any that serves.
 
     A ReplicaSet deletes first what is not ready; in a rolling update there are two, and both shrink. Whatever numbers
     its replicas deletes the highest number first.
     """
-    late = lost(state)
-    if not late or state.surge or state.workload_id is None:
+    seen, late = variant.seen, variant.lost
+    if not late or seen.surge or seen.workload_id is None:
         return 0
-    if state.workload_id.kind == "Deployment":
-        return late if len({pod.owner for pod in state.pods}) <= 1 else 0
-    ready = [pod.labels.get(GROUP_INDEX_LABEL, pod.key.name.rpartition("-")[2]) for pod in state.pods if pod.ready]
+    if seen.workload_id.kind == "Deployment":
+        return late if len({pod.owner for pod in seen.pods}) <= 1 else 0
+    ready = [pod.labels.get(GROUP_INDEX_LABEL, pod.key.name.rpartition("-")[2]) for pod in seen.pods if pod.ready]
     if not all(number.isdecimal() for number in ready):
         return 0
-    return min(late, max(0, (state.current or 0) - 1 - max(map(int, ready), default=-1)))
+    return min(late, max(0, (seen.current or 0) - 1 - max(map(int, ready), default=-1)))
 
 
-def describe_transition(state: State) -> str:
-    """Which variant is on its way where, for messages."""
-    if state.base != state.current:
-        text = f"in transition: {state.name} desired {state.base} ≠ current {state.current}"
-    elif not state.pending:
-        has = counted(state.current, "replica")
-        text = f"in transition: {state.name} has {state.surge} more than its {has} (rolling update)"
-    else:
-        text = f"in transition: {state.name} has {state.ready} of {state.current} replicas ready"
-    stuck = next((pod for pod in state.pods if pod.unschedulable), None)
-    return f"{text} (pod {stuck.key.name} cannot be scheduled: {stuck.unschedulable})" if stuck else text
+def describe_transition(variant: Transition) -> Finding:
+    """Return which variant is on its way where."""
+    seen = variant.seen
+    stuck = next((pod for pod in seen.pods if pod.unschedulable), None)
+    pod: object = ""
+    if stuck is not None:
+        pod = Finding(Outcome.POD_UNSCHEDULABLE, pod=stuck.key.name, why=stuck.unschedulable)
+    if variant.base != seen.current:
+        return Finding(Outcome.HEADING, name=seen.name, base=variant.base, current=seen.current, pod=pod)
+    if not seen.pending:
+        replicas = Count(seen.current or 0, "replica")
+        return Finding(Outcome.SURGING, name=seen.name, surge=seen.surge, replicas=replicas, pod=pod)
+    return Finding(Outcome.STARTING, name=seen.name, ready=seen.ready, current=seen.current, pod=pod)
 
 
-def give_up(state: State, settings: FleetSettings) -> None:
-    """Tell that a scaling was given up."""
-    limit = transition_limit(state, settings)
-    text = (
-        f"scaling {state.name} from {state.current} to {state.timed_out_from} did not happen within {limit:.0f} s: "
-        f"desired is reset to the real {state.current}"
+def given_up(variant: Transition, settings: FleetSettings) -> Finding:
+    """Return that a scaling was given up."""
+    seen = variant.seen
+    return Finding(
+        Outcome.GIVEN_UP,
+        name=seen.name,
+        current=seen.current,
+        heading=variant.timed_out_from,
+        limit=transition_limit(seen, settings),
     )
-    if state.target == state.current:
-        state.reason = "TransitionTimedOut"
-    state.message = f"{text}; {state.message}"
-    state.optimization = ("False", "SkippedProcessing", text)
 
 
-def partial_hold(states: Sequence[State], settings: FleetSettings, now: float) -> float | None:
-    """``None`` when enough ready pods report; else the seconds still to hold, negative when that time is over."""
+class Partial(NamedTuple):
+    """Too few of the ready pods report: since when, and the seconds still to hold (negative: that time is over)."""
+
+    since: float
+    left: float
+
+
+def partial_metrics(variants: Sequence[Observation], settings: FleetSettings, now: float) -> Partial | None:
+    """Return ``None`` when enough ready pods report."""
     ready = reporting = 0
-    for state in states:
-        ready += state.ready or 0
-        reporting += state.reporting
+    for seen in variants:
+        ready += seen.ready or 0
+        reporting += seen.reporting
     if reporting < ready:
         after = now - settings.warm_up
-        ready -= sum(unseen(state, after) for state in states)
+        ready -= sum(unseen(seen, after) for seen in variants)
     if reporting >= settings.reporting_share * ready - _PARTIAL_SLACK:
         return None
-    known = [state.memory.partial_since for state in states if state.memory.partial_since is not None]
+    known = [seen.memory.partial_since for seen in variants if seen.memory.partial_since is not None]
     since = min(known, default=now)
-    for state in states:
-        state.updates["partial_since"] = since
     left = settings.partial_limit - (now - since)
-    return left if left > 0 else -1.0
+    return Partial(since, left if left > 0 else -1.0)

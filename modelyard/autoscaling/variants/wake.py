@@ -1,120 +1,147 @@
 """Scale from zero: a model of which nothing runs, with requests waiting, gets its cheapest variant back.
 
-Works whether or not scale-to-zero is enabled for the model: somebody scaled it to zero. Only demand that was really
-seen wakes; what is missing or could not be read never does. Source: WVA saturation reference, 'Scale from zero'.
+Works whether or not scale-to-zero is enabled for the model: it may have been scaled to zero by hand. Only demand that was
+really seen wakes; what is missing or could not be read never does. Source: WVA saturation reference, 'Scale from zero'.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 
-from modelyard.autoscaling.conditions import SCALE_FROM_ZERO, Story
-from modelyard.autoscaling.decision import Step
+from modelyard.autoscaling.bounds import required_minimum
+from modelyard.autoscaling.conditions import SCALE_FROM_ZERO
+from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Outcome, Parts
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.state import Group, State
+from modelyard.autoscaling.variants import health
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Change, Proposed, Sized
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
 from modelyard.autoscaling.variants.transition import transition_limit
 from modelyard.metrics.values import Signals
-from modelyard.objects.documents import counted
 
-REASON = "WokenByDemand"
+REASON = Outcome.WOKEN.reason
+Asleep = Mapping[str, Proposed]
+"""What is proposed for the variants at zero, by name."""
 
 
-def wake(group: Group, signals: Signals, backlog: float, settings: FleetSettings, now: float) -> None:
-    """Set the targets of variants at zero that have to start now.
+def at_zero(seen: Observation) -> Proposed:
+    """Return what is proposed unless the variant is woken: publish that it is at zero, or at its minimum."""
+    limits = None if seen.workload is None else seen.workload.limits
+    lower, source = required_minimum(seen.handling, limits)
+    if seen.bounds.upper is not None:
+        lower = min(lower, seen.bounds.upper)
+    why = Finding(Outcome.AT_ZERO, workload=seen.workload_id)
+    if lower > 0:
+        why = Finding(Outcome.BELOW_MINIMUM_AT_ZERO, minimum=lower, source=source)
+    return Proposed.of(max(lower, 0), why)._replace(metrics=health.AT_ZERO, asleep=True)
 
-    ``backlog`` is the model's queue at the gateway, 0 when that is not known to be this namespace's.
-    """
-    asleep = at_zero(group)
-    if not asleep or any(state.ready or state.units for state in group.states):
-        return
-    queue = waiting(group, signals, backlog)
-    started = [state for state in group.states if state.spec > 0]
-    for state in asleep:
-        if _is_on_its_way(state, group, now):
-            _tell(state, state.desired or 0, f"woken before, waiting for its scaler to start {state.desired}")
+
+def wake(demand: ModelDemand, signals: Signals, settings: FleetSettings, now: float) -> dict[str, Proposed]:
+    """Return what is proposed for the variants at zero; those that have to start now are woken."""
+    proposed = {seen.name: at_zero(seen) for seen in demand.variants if seen.spec == 0}
+    asleep = [seen for seen in demand.variants if seen.spec == 0 and seen.workload is not None]
+    if not asleep or any(seen.ready or seen.units for seen in demand.variants):
+        return proposed
+    queue = waiting(demand, signals)
+    for seen in asleep:
+        if _is_on_its_way(seen, demand, now):
+            why = Finding(Outcome.WAKING, replicas=seen.desired)
+            proposed[seen.name] = _woken(proposed[seen.name], seen.desired or 0, why, why)
     if queue <= 0:
-        return
-    takes = sum(_takes(state, state.spec) for state in started if not _failed(state, settings, now))
-    takes += sum(_takes(state, state.target or 0) for state in asleep if state.target)
-    able = [s for s in asleep if not s.target and s.bounds.upper != 0 and not _unschedulable(s)]
-    for state in sorted(able, key=lambda s: (s.variant.cost, s.name)):
+        return proposed
+    queue_limit = demand.config.thresholds.queue
+    takes = sum(_takes(seen, seen.spec, queue_limit) for seen in demand.running if not _failed(seen, settings, now))
+    takes += sum(_takes(s, n, queue_limit) for s in asleep if (n := proposed[s.name].replicas))
+    able = [s for s in asleep if not proposed[s.name].replicas and s.bounds.upper != 0 and not _unschedulable(s)]
+    for seen in sorted(able, key=lambda seen: (seen.variant.cost, seen.name)):
         if takes and takes >= queue:
-            return
-        replicas = max(1, state.bounds.lower)
-        also = f"; what was started before can take {takes:.0f}" if takes else ""
-        start(state, replicas, queue, now, also)
-        takes += _takes(state, replicas)
+            return proposed
+        replicas = max(1, seen.bounds.lower)
+        proposed[seen.name] = start(proposed[seen.name], replicas, queue, now, takes)
+        takes += _takes(seen, replicas, queue_limit)
     if not takes:
-        count = counted(queue, "request waits", "requests wait")
-        text = f"{count} and no variant may be woken (maximum 0, or pods that cannot be scheduled)"
-        for state in asleep:
-            state.message = f"{text}; {state.message}"
+        unable = Finding(Outcome.NOT_WOKEN, waiting=Count(queue, "request waits", "requests wait"))
+        for seen in asleep:
+            before = proposed[seen.name]
+            proposed[seen.name] = before._replace(why=Parts((unable, *before.why)))
+    return proposed
 
 
-def at_zero(group: Group) -> list[State]:
-    """The group's variants whose workload is at zero."""
-    return [state for state in group.states if state.spec == 0 and state.workload is not None]
-
-
-def condition(state: State) -> Story | None:
-    """The condition ``ScaleFromZero`` of a variant: while it is being woken, and once it is over; else ``None``."""
-    if state.reason == REASON:
-        return ("True", REASON, state.message)
-    known = next((c for c in state.variant.conditions if c.type == SCALE_FROM_ZERO), None)
-    if known is None:
-        return None
-    if state.ready:
-        return ("False", "Serving", f"{counted(state.ready, 'replica is', 'replicas are')} ready")
-    if state.spec == 0:
-        return ("False", "AtZero", "the workload is at zero replicas and nothing waits for it")
-    return (known.status, known.reason, known.message)
-
-
-def waiting(group: Group, signals: Signals, backlog: float) -> float:
-    """Requests waiting for the model: its queue at the gateway, or what the variants' own expressions say.
+def waiting(demand: ModelDemand, signals: Signals) -> float:
+    """Return the requests waiting for the model: its queue at the gateway, or what the variants' expressions say.
 
     Variants behind one gateway see the same queue, so the largest number counts, not the sum.
     """
-    seen = [backlog, *(signals.wake.get(state.variant.key, 0.0) for state in group.states)]
-    return max((value for value in seen if isfinite(value)), default=0.0)
+    counts = [demand.backlog, *(signals.wake.get(seen.key, 0.0) for seen in demand.variants)]
+    return max((value for value in counts if isfinite(value)), default=0.0)
 
 
-def _failed(state: State, settings: FleetSettings, now: float) -> bool:
+def start(asleep: Proposed, replicas: int, queue: float, now: float, takes: float = 0.0) -> Proposed:
+    """Return a variant woken for a queue; ``takes`` is the requests that what was started before can take."""
+    facts: dict[str, object] = {
+        "waiting": Count(queue, "request waits", "requests wait"),
+        "started": Finding(Outcome.STARTED_BEFORE, requests=takes) if takes else "",
+    }
+    why = Finding(Outcome.WOKEN_TO, replicas=Count(replicas, "replica"), **facts)
+    return _woken(asleep, replicas, Finding(Outcome.WOKEN, **facts), why)._replace(learnt={"woken_at": now})
+
+
+def _woken(asleep: Proposed, replicas: int, detail: Finding, why: Finding) -> Proposed:
+    step = Change("wake", asleep.replicas, replicas, detail, REASON)
+    return asleep._replace(replicas=replicas, reason=REASON, why=Parts((why,)), steps=(step,))
+
+
+def wake_time(seen: Observation, now: float) -> dict[str, object]:
+    """Return what to remember of a variant that had been sent to zero and came back.
+
+    On its way down does not count. It is noted once per waking: a status that is not rewritten would otherwise renew the
+    grace period for ever.
+    """
+    memory, variant = seen.memory, seen.variant
+    noted = memory.woken_at is not None and memory.woken_at > (variant.last_run or 0.0)
+    came_back = seen.desired == 0 and seen.current and memory.transition_target != 0 and not noted
+    return {"woken_at": now} if came_back else {}
+
+
+def scale_from_zero(sized: Sized) -> ConditionValue | None:
+    """Return the condition ``ScaleFromZero``: while the variant is being woken, and once it is over; else ``None``."""
+    seen = sized.seen
+    if sized.reason == REASON:
+        return ConditionValue("True", REASON, sized.message)
+    known = next((c for c in seen.variant.conditions if c.type == SCALE_FROM_ZERO), None)
+    if known is None:
+        return None
+    if seen.ready:
+        return ConditionValue("False", "Serving", f"{Count(seen.ready, 'replica is', 'replicas are')} ready")
+    if seen.spec == 0:
+        return ConditionValue("False", "AtZero", "the workload is at zero replicas and nothing waits for it")
+    return ConditionValue(known.status, known.reason, known.message)
+
+
+def _failed(seen: Observation, settings: FleetSettings, now: float) -> bool:
     """Whether what was started will take nothing: it cannot be placed, or should have been ready long ago."""
-    since = state.memory.transition_since
-    return _unschedulable(state) or (since is not None and now - since >= transition_limit(state, settings))
+    since = seen.memory.transition_since
+    return _unschedulable(seen) or (since is not None and now - since >= transition_limit(seen, settings))
 
 
-def _unschedulable(state: State) -> bool:
-    return any(pod.unschedulable for pod in state.pods)
+def _unschedulable(seen: Observation) -> bool:
+    return any(pod.unschedulable for pod in seen.pods)
 
 
-def _takes(state: State, replicas: int) -> float:
+def _takes(seen: Observation, replicas: int, queue: float) -> float:
     """Requests that so many replicas take at once: a full batch and as many waiting as do not count as saturated."""
-    return replicas * (arguments_of(state).max_sequences + state.limits.queue)
+    return replicas * (arguments_of(seen).max_sequences + queue)
 
 
-def _is_on_its_way(state: State, group: Group, now: float) -> bool:
+def _is_on_its_way(seen: Observation, demand: ModelDemand, now: float) -> bool:
     """Whether the variant was woken and its scaler has not acted yet: the queue may be gone before it does."""
-    woken = state.memory.woken_at
+    woken = seen.memory.woken_at
     return (
-        state.mode is Mode.SIGNAL
-        and bool(state.desired)
-        and state.memory.transition_target == state.desired
+        seen.mode is Mode.SIGNAL
+        and bool(seen.desired)
+        and seen.memory.transition_target == seen.desired
         and woken is not None
-        and now - woken < group.zero.retention
+        and now - woken < demand.zero.retention
     )
-
-
-def start(state: State, replicas: int, queue: float, now: float, also: str = "") -> None:
-    """Wake a variant for a queue."""
-    waiting = counted(queue, "request waits", "requests wait")
-    _tell(state, replicas, f"{waiting} for the model, and nothing of it serves{also}: woken")
-    state.updates["woken_at"] = now
-
-
-def _tell(state: State, replicas: int, text: str) -> None:
-    state.decided = True
-    message = f"{text} to {counted(replicas, 'replica')}" if text.endswith("woken") else text
-    state.fold(Step("wake", state.target, replicas, text, REASON), message)

@@ -10,9 +10,9 @@ from math import fsum
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
-from modelyard.autoscaling.what_if.spread import Spread, engine_of, states_of
+from modelyard.autoscaling.what_if.spread import Spread, engine_of, observed
 from modelyard.metrics.values import PodPerformance, PodSignal
 from modelyard.objects import Key
 from modelyard.objects.documents import counted
@@ -36,14 +36,14 @@ def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, li
             f"--without {name}: {variant.key} is the only variant of model {model!r} in namespace {namespace}: without "
             "it nothing serves the model; ask for --load 0 to see it idle, or name a variant that has another beside it"
         )
-    states = states_of(fleet, settings)
-    mine = next((state for state in states if state.variant.key == variant.key), None)
+    others_seen = observed(fleet, settings)
+    mine = next((seen for seen in others_seen if seen.key == variant.key), None)
     told = [f"{variant.key} is not there; its load goes to {listed(str(other.key) for other in others)}"]
     removed: list[PodPerformance] = []
     if mine is not None:
         gone = {pod.key for pod in mine.pods}
         removed = [p for p in fleet.signals.performance if Key(p.namespace, p.pod) in gone and p.model == model]
-        fleet, lost = without_pods(fleet, states, gone)
+        fleet, lost = without_pods(fleet, others_seen, gone)
         if lost:
             waiting = counted(lost, "request waits", "requests wait")
             told.append(f"none of them has a replica that reports: its {waiting} at the gateway")
@@ -57,12 +57,12 @@ def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, li
     return replace(fleet, variants=variants), told
 
 
-def without_pods(fleet: Fleet, states: Sequence[State], gone: AbstractSet[Key]) -> tuple[Fleet, float]:
+def without_pods(fleet: Fleet, variants: Sequence[Observation], gone: AbstractSet[Key]) -> tuple[Fleet, float]:
     """The fleet without these pods of variants, and how many requests nobody is left to take: they wait at the gateway.
 
     Workloads keep their numbers. What the pods held goes to the others of their model.
     """
-    engines = {pod.key: engine_of(state) for state in states for pod in state.pods}
+    engines = {pod.key: engine_of(seen) for seen in variants for pod in seen.pods}
     models = {(s.namespace, s.model) for s in fleet.signals.pods if Key(s.namespace, s.pod) in gone}
     queue = dict(fleet.signals.gateway_queue)
     fresh: dict[tuple[Key, str], PodSignal] = {}

@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import yaml
 
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, short_name
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, pool_name, pool_of_node, short_name
 from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, find, read_document, saturation_names
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Record
 from modelyard.autoscaling.fleet import Fleet, Variant
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.pools import pool_name, pool_of_node
 from modelyard.autoscaling.what_if.absence import without_pods
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
-from modelyard.autoscaling.what_if.spread import states_of
+from modelyard.autoscaling.what_if.spread import observed
 from modelyard.objects import Key, Node, OwnerRef, Pod, Workload, WorkloadId
 from modelyard.objects.accelerators import PRODUCT_LABELS, family_of
 
@@ -38,7 +37,7 @@ def with_capacity(
     """
     found = {one.key: one.records[0] for one in decide(fleet, settings).variants}
     used = {key: r.now.accelerator for key, r in found.items() if r.now.accelerator and r.now.accelerator != UNRESOLVED}
-    resources = {s.variant.key: s.workload.gpu_resource for s in states_of(fleet, settings) if s.workload is not None}
+    resources = {s.variant.key: s.workload.gpu_resource for s in observed(fleet, settings) if s.workload is not None}
     homed = {key: pool_name(accelerator, resources.get(key, "")) for key, accelerator in used.items()}
     pools = {pool.upper(): pool for pool in reversed(homed.values())}
     for node in fleet.nodes:
@@ -60,18 +59,18 @@ def with_capacity(
     workloads, vendors, in_use = dict(fleet.workloads), dict[str, str](), dict[str, int]()
     homes: dict[Key, tuple[str, int]] = {}
     placeholders: list[Pod] = []
-    for state in states_of(fleet, settings):
-        pool = homed.get(state.variant.key)
-        if pool is None or state.workload is None or state.workload_id is None:
+    for seen in observed(fleet, settings):
+        pool = homed.get(seen.key)
+        if pool is None or seen.workload is None or seen.workload_id is None:
             continue
-        name, each = pool, found[state.variant.key].now.gpus
-        workload = workloads[state.workload_id] = _workload(state.workload, each)
+        name, each = pool, found[seen.key].now.gpus
+        workload = workloads[seen.workload_id] = _workload(seen.workload, each)
         vendors.setdefault(name, workload.gpu_resource)
-        in_use[name] = in_use.get(name, 0) + (state.current or 0) * workload.gpus
+        in_use[name] = in_use.get(name, 0) + (seen.current or 0) * workload.gpus
         share = -(-workload.gpus // workload.pods_per_replica)
-        homes |= {pod.key: (name, share) for pod in state.pods}
-        for number in range(len(state.pods), (state.current or 0) * workload.pods_per_replica):
-            placeholders.append(_placeholder(workload, number, share, fleet.now, number < (state.ready or 0)))
+        homes |= {pod.key: (name, share) for pod in seen.pods}
+        for number in range(len(seen.pods), (seen.current or 0) * workload.pods_per_replica):
+            placeholders.append(_placeholder(workload, number, share, fleet.now, number < (seen.ready or 0)))
             homes[placeholders[-1].key] = (name, share)
     unnamed = in_use.keys() - wanted.keys()
     if unnamed:
@@ -97,33 +96,33 @@ def _fitted(
     wanted: Mapping[str, int],
 ) -> tuple[Fleet, list[str]]:
     """The fleet with no more replicas than there would be accelerators for; the dearest ones are the first to go."""
-    states = states_of(fleet, settings)
+    variants = observed(fleet, settings)
     told: list[str] = []
     workloads, gone = dict(fleet.workloads), set[Key]()
     for name, count in wanted.items():
-        mine = [s for s in states if homed.get(s.variant.key) == name and s.workload_id is not None]
-        over = sum((s.current or 0) * found[s.variant.key].now.gpus for s in mine) - count
-        for state in sorted(mine, key=lambda s: (-found[s.variant.key].now.cost, s.variant.key)):
-            current, each = state.current or 0, found[state.variant.key].now.gpus
+        mine = [s for s in variants if homed.get(s.key) == name and s.workload_id is not None]
+        over = sum((s.current or 0) * found[s.key].now.gpus for s in mine) - count
+        for seen in sorted(mine, key=lambda s: (-found[s.key].now.cost, s.key)):
+            current, each = seen.current or 0, found[seen.key].now.gpus
             fewer = min(current, max(0, -(-over // each)))
-            if not fewer or state.workload is None or state.workload_id is None:
+            if not fewer or seen.workload is None or seen.workload_id is None:
                 continue
             over -= fewer * each
             left = current - fewer
-            size = state.workload.pods_per_replica
-            by_age = sorted(state.pods, key=lambda pod: (pod.ready_since is None, pod.ready_since or 0.0, pod.key))
+            size = seen.workload.pods_per_replica
+            by_age = sorted(seen.pods, key=lambda pod: (pod.ready_since is None, pod.ready_since or 0.0, pod.key))
             gone |= {pod.key for pod in by_age[left * size :]}
-            ready = state.workload.ready
-            workloads[state.workload_id] = replace(
-                state.workload,
+            ready = seen.workload.ready
+            workloads[seen.workload_id] = replace(
+                seen.workload,
                 spec_replicas=left,
                 status_replicas=left,
                 ready=None if ready is None else min(ready, left),
             )
-            told.append(f"{fewer} of {current} replicas of {state.variant.key} have no {name} and are gone")
+            told.append(f"{fewer} of {current} replicas of {seen.key} have no {name} and are gone")
     if not told:
         return fleet, told
-    fleet, _ = without_pods(fleet, states, gone)
+    fleet, _ = without_pods(fleet, variants, gone)
     return replace(fleet, workloads=workloads), told
 
 

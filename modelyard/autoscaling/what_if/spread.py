@@ -18,7 +18,7 @@ from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.select import select
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.attribution import attribute
-from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
 from modelyard.metrics.values import Over, PodMeasures, PodSignal, UnderLoad
 from modelyard.objects import Key
@@ -41,22 +41,20 @@ class PodEngine:
         return max(running, min(self.batch, by_cache))
 
 
-def states_of(fleet: Fleet, settings: FleetSettings) -> list[State]:
-    """The variants that can be decided on, each with its pods, as the decision sees them."""
-    active = select(fleet, settings).active
-    attribute(fleet, active, fleet.now - settings.stale_after)
-    return active
+def observed(fleet: Fleet, settings: FleetSettings) -> list[Observation]:
+    """Return the variants that can be decided on, each with its pods, as the decision sees them."""
+    return attribute(fleet, select(fleet, settings).active, fleet.now - settings.stale_after)[0]
 
 
 def engines_of(fleet: Fleet, settings: FleetSettings) -> dict[Key, PodEngine]:
-    """The engine of every pod of a variant."""
-    return {pod.key: engine_of(state) for state in states_of(fleet, settings) for pod in state.pods}
+    """Return the engine of every pod of a variant."""
+    return {pod.key: engine_of(seen) for seen in observed(fleet, settings) for pod in seen.pods}
 
 
-def engine_of(state: State) -> PodEngine:
-    """The engine of a variant's replicas."""
-    slo = state.variant.slo
-    return PodEngine(state.variant.key, float(slo.max_batch if slo is not None else arguments_of(state).max_sequences))
+def engine_of(seen: Observation) -> PodEngine:
+    """Return the engine of a variant's replicas."""
+    slo = seen.variant.slo
+    return PodEngine(seen.key, float(slo.max_batch if slo is not None else arguments_of(seen).max_sequences))
 
 
 def under_load(told: type[PodMeasures], part: Callable[[str], float | None]) -> dict[str, Any]:

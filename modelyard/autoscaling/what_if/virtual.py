@@ -11,17 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from modelyard.autoscaling.accelerators import short_name
+from modelyard.autoscaling.accelerators import pool_name, short_name
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant, shared_models
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.headroom import startup
-from modelyard.autoscaling.variants.pools import Pools, pool_name
-from modelyard.autoscaling.variants.state import State
+from modelyard.autoscaling.variants.pools import Pools
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.what_if.bindings import VirtualBindings
 from modelyard.autoscaling.what_if.inventory import owner_of
-from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, evenly, states_of
+from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, evenly, observed
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key, Pod, Workload, WorkloadId
 from modelyard.objects.accelerators import PRODUCT_LABELS
@@ -51,25 +51,25 @@ class VirtualReplica:
 class Deployed:
     """The workload of one variant."""
 
-    def __init__(self, state: State, settings: FleetSettings, now: float) -> None:
-        assert state.workload is not None
-        self.workload = state.workload
-        self.variant = state.variant.key
-        self.model: Model = (state.variant.key.namespace, state.variant.model_id)
-        self.engine = engine_of(state)
-        self.startup = startup(state, settings)
-        self.spec = state.spec
+    def __init__(self, seen: Observation, settings: FleetSettings, now: float) -> None:
+        assert seen.workload is not None
+        self.workload = seen.workload
+        self.variant = seen.variant.key
+        self.model: Model = (seen.variant.key.namespace, seen.variant.model_id)
+        self.engine = engine_of(seen)
+        self.startup = startup(seen, settings)
+        self.spec = seen.spec
         self.pool = ""
         """The accelerator, as the decisions say."""
         self._made = 0
-        self._owner = next((pod.owner for pod in state.pods if pod.owner is not None), None) or owner_of(
+        self._owner = next((pod.owner for pod in seen.pods if pod.owner is not None), None) or owner_of(
             self.workload.id
         )
-        self.replicas = _replicas(state, self.startup, settings, now)
-        while len(self.replicas) < (state.current or 0):
-            ready = sum(r.ready_at <= now for r in self.replicas) < (state.ready or 0)
+        self.replicas = _replicas(seen, self.startup, settings, now)
+        while len(self.replicas) < (seen.current or 0):
+            ready = sum(r.ready_at <= now for r in self.replicas) < (seen.ready or 0)
             self.replicas.append(VirtualReplica((), -inf) if ready else self._new(now))
-        self.replicas = self.replicas[: state.current or 0]
+        self.replicas = self.replicas[: seen.current or 0]
 
     def scale(self, wanted: int, now: float) -> None:
         """New ones are created now; of those there are, the ones not ready go first, then the youngest."""
@@ -105,12 +105,12 @@ class Deployed:
         return sum(replica.ready_at <= now for replica in self.replicas)
 
 
-def _replicas(state: State, start: float, settings: FleetSettings, now: float) -> list[VirtualReplica]:
+def _replicas(seen: Observation, start: float, settings: FleetSettings, now: float) -> list[VirtualReplica]:
     """The replicas whose pods are known, ready ones first."""
-    assert state.workload is not None
-    size = state.workload.pods_per_replica
+    assert seen.workload is not None
+    size = seen.workload.pods_per_replica
     groups: dict[str, list[Pod]] = defaultdict(list)
-    for index, pod in enumerate(state.pods):
+    for index, pod in enumerate(seen.pods):
         name = pod.labels.get(GROUP_INDEX_LABEL, f"by number {index // size}")
         groups[name if size > 1 else pod.key.name].append(pod)
     found = []
@@ -164,22 +164,22 @@ class VirtualFleet:
         self._settings = settings
         self.now = fleet.now
         self._variants: dict[Key, Variant] = {variant.key: variant for variant in fleet.variants}
-        states = states_of(fleet, settings)
+        variants = observed(fleet, settings)
         self._deployed: dict[WorkloadId, Deployed] = {
-            state.workload_id: Deployed(state, settings, fleet.now)
-            for state in states
-            if state.workload_id is not None and state.workload is not None
+            seen.workload_id: Deployed(seen, settings, fleet.now)
+            for seen in variants
+            if seen.workload_id is not None and seen.workload is not None
         }
-        ours = {pod.key for state in states for pod in state.pods}
+        ours = {pod.key for seen in variants for pod in seen.pods}
         self._foreign = tuple(pod for pod in fleet.pods if pod.key not in ours)
-        self._engines = {pod.key: engine_of(state) for state in states for pod in state.pods}
+        self._engines = {pod.key: engine_of(seen) for seen in variants for pod in seen.pods}
         self._signals: dict[Model, list[PodSignal]] = defaultdict(list)
         """Of the pods that are moved; the others' stay as they are."""
         for signal in fleet.signals.pods:
             if Key(signal.namespace, signal.pod) in ours:
                 self._signals[signal.namespace, signal.model].append(signal)
         heard = {Key(s.namespace, s.pod) for s in fleet.signals.pods}
-        self._silent = {pod.key for state in states for pod in state.pods if pod.ready} - heard
+        self._silent = {pod.key for seen in variants for pod in seen.pods if pod.ready} - heard
         self._spreads: dict[Model, Spread] = {}
         self._bindings = VirtualBindings(fleet.bindings, settings, fleet.now)
 

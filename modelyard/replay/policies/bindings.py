@@ -24,6 +24,7 @@ from modelyard.autoscaling.offline.bindings import is_ours, nowhere
 from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.startup import learn_startup
+from modelyard.autoscaling.strategies import binding_strategy
 from modelyard.autoscaling.view import BindingView
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import samples
@@ -88,7 +89,7 @@ class Bindings:
         from_start = [
             plans[key]
             for key, spec in self._specs.items()
-            if handling_of(spec.view.annotations, default).rules.histograms_from_start
+            if binding_strategy(handling_of(spec.view.annotations, default).compatibility).histograms_from_start
         ]
         measured = self._histories.measure(wanted, pages, scrapes(from_start).keys())
         answers = self._answers(fleet, plans)

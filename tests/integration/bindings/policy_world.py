@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from binding_decisions import decide_bindings
 from fleet_fixture import eventually, ready_status
 from metric_endpoints import Endpoints, Handler, fresh_address, page
 
 from modelyard.autoscaling.bindings.claims import without_rivals
-from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.explain import row
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant

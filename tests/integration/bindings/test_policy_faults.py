@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from binding_decisions import decide_bindings
 from fleet_fixture import eventually, ready_status
 from metric_endpoints import Handler, cut, endless, hang, page
 from policy_world import NO_PROMETHEUS, PolicyWorld
 
 from modelyard.autoscaling.bindings.claims import without_rivals
-from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.fleet import Consumer, Fleet
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings

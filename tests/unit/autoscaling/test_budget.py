@@ -7,13 +7,13 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from binding_decisions import decide_bindings
 from builders import Serving, condition, records, run
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_builders import SETTINGS, binding, each, target
 from slo_builders import SLO, P, carry_on, slo_fleet
 
-from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.bindings.shares import OPTIMIZER, Candidate, blocks, most_blocks
 from modelyard.autoscaling.budget import BEYOND, SHARE, Ask, within_share
 from modelyard.autoscaling.decide import decide

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from binding_decisions import decide_binding, decide_bindings
 from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, World, binding, each, policy, target
 
-from modelyard.autoscaling.bindings.decide import decide_binding, decide_bindings
 from modelyard.autoscaling.bindings.problems import conflicts
 from modelyard.autoscaling.bindings.story import totals, units
 from modelyard.autoscaling.decision import Action, BindingDecision

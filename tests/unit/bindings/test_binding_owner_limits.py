@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from binding_decisions import decide_bindings
 from policy_builders import METRIC, SETTINGS, binding, each, target
 
-from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.bindings.explain import blocks
 from modelyard.autoscaling.bindings.story import totals
 from modelyard.autoscaling.decision import BindingDecision

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from binding_decisions import decide_binding
+from modelyard.autoscaling.rules import DOCUMENTED
 from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, binding, each, policy, target
 
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.behaviour import correct, remembered
-from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.bindings.recommend import CEILING, ceiling, recommend
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.rules import DOCUMENTED
 from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
 
 

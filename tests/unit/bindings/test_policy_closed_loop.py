@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
+from binding_decisions import decide_binding
 from policy_builders import METRIC, SETTINGS, WRITTEN, binding, policy, target
 
-from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from binding_decisions import decide_binding
 from policy_builders import FREE, METRIC, SETTINGS, World, binding, each, policy, target
 
-from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.view import Behaviour, BindingView, DirectionLimits, Panic

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from binding_decisions import decide_binding
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_builders import METRIC, SETTINGS, World, binding, each, policy, target
 
 from modelyard.autoscaling.bindings import windows
-from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory, History

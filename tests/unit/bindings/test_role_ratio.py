@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from binding_decisions import decide_bindings
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_builders import FREE, METRIC, SETTINGS, binding, each, policy, target
 
-from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.bindings.roles import Role, in_ratio
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.view import BindingView

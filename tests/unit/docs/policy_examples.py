@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from binding_decisions import decide_bindings
 
-from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.live.binding_plans import policy_plan
 from modelyard.autoscaling.live.binding_plans import status_of as binding_status

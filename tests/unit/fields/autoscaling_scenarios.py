@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from binding_decisions import decide_binding
 from field_mutations import InvalidObject, Scenario
 
-from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.binding_plans import binding_plan

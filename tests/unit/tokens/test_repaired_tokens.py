@@ -9,6 +9,7 @@ import pytest
 from builders import EAGER, MODEL, NOW, REPAIRED, Serving, make_fleet
 from hypothesis import given
 from hypothesis import strategies as st
+from modelyard.autoscaling.variants.tokens.strategy import Tokens
 from stages import TOKENS, analyse, make_group, performance_of, tokens_decide, with_args
 
 from modelyard.autoscaling.decide import decide
@@ -16,7 +17,6 @@ from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.strategy import Moment
 from modelyard.autoscaling.variants.tokens.analysis import Queue
-from modelyard.autoscaling.variants.tokens.strategy import Tokens
 
 
 def tokens(*serving, settings=REPAIRED, backlog=0.0, total=16_000, prompt=100.0, output=100.0, change=None, **fields):

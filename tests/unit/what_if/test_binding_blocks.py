@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from binding_decisions import decide_binding
 from policy_builders import FREE, NO_PANIC, SETTINGS, WRITTEN, binding, each, policy, target
 
-from modelyard.autoscaling.bindings.decide import decide_binding
 from modelyard.autoscaling.bindings.explain import binding_lines, blocks
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.view import Behaviour, BindingView, DirectionLimits, Panic

@@ -27,6 +27,7 @@ from modelyard.autoscaling.live.bindings.views import (
 from modelyard.autoscaling.live.collect import Selection, read_workloads
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.strategies import binding_strategy
 from modelyard.autoscaling.view import BindingView
 from modelyard.cluster import Forbidden, UnknownKind
 from modelyard.metrics.expressions import Expressions
@@ -108,7 +109,7 @@ async def observe_bindings(
     wanted_pages = scrapes(plans.values())
     pages = await state.scraper.scrape(wanted_pages, clock=mirror.cluster.now)
     default = fleet_handling(settings)
-    whole = [b.view for b in listed.bindings if handling_of(b.view.annotations, default).rules.histograms_from_start]
+    whole = [b.view for b in listed.bindings if binding_strategy(handling_of(b.view.annotations, default).compatibility).histograms_from_start]
     from_start = scrapes(plans[view.key] for view in whole).keys()
     measured = state.histories.measure(wanted_pages, pages, from_start)
     state.startup = {

@@ -1,8 +1,8 @@
 """Groups that aim at the share of requests within their targets: what to carry, and at which rates.
 
-``attainment`` says what follows from the load's history; here it is applied to the variants there are. What is written
-are ``GroupWork.planned`` and each variant's ``rate``, so that the cheapest mix, bounds, scarce accelerators and
-saturation's veto are the same as for any other aim.
+``attainment`` says what follows from the load's history; here it is applied to the variants of a group. The result is a
+forecast like any other, with another planned load and other rates, so that the cheapest mix, bounds, scarce accelerators
+and saturation's veto are the same as for any other aim.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from zlib import crc32
 
 import numpy as np
 
+from modelyard.autoscaling.outcomes import Finding, Outcome
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
+from modelyard.autoscaling.variants.demand import Attains, LoadForecast, Rate
 from modelyard.autoscaling.variants.headroom import startup
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.slo.attainment import (
     MINUTE,
     STEP,
@@ -33,9 +36,7 @@ from modelyard.autoscaling.variants.slo.attainment import (
 )
 from modelyard.autoscaling.variants.slo.classes import DEFAULT
 from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean, observed_rate
-from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET
-from modelyard.autoscaling.variants.slo.work import VariantWork
-from modelyard.autoscaling.variants.state import Group, State, work_of
+from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET, Measured
 from modelyard.objects import Notice
 
 RISE = 1.25
@@ -59,7 +60,8 @@ class _Known(NamedTuple):
     """A variant that can be aimed with: its engines' speed, what they hold, the engines that a request per second keeps
     busy, the share that may miss, and the load that 0, 1, 2 ... of them carry then."""
 
-    state: State
+    seen: Observation
+    rate: Rate
     engine: Speed
     holding: Holding
     busy: float
@@ -67,129 +69,143 @@ class _Known(NamedTuple):
     capacity: Floats
 
 
-def attain(group: Group, settings: FleetSettings, now: float) -> None:
-    """Plan for the share asked for; a group without load, sizes, a feasible target or some minutes of history is left
-    to the other sizing."""
-    work = group.slo
-    assert work is not None
-    sizes = work.sizes
-    if work.load is None or sizes is None or work.load <= QUIET or not work.history:
-        return
+def attain(measured: Measured, settings: FleetSettings, now: float) -> LoadForecast:
+    """Return the forecast planned for the share asked for.
+
+    A group without load, sizes, a feasible target or some minutes of history keeps its other sizing.
+    """
+    group, forecast = measured.group, measured.forecast
+    sizes = forecast.sizes
+    if forecast.load is None or sizes is None or forecast.load <= QUIET or not measured.history:
+        return forecast
+    rates, notices = dict(forecast.rates), dict[str, tuple[Notice, ...]]()
     # Means over a minute scatter too much to compare an hour's loads by.
-    pods = [pod for state in group.states for pod in work_of(state).performance]
+    pods = [pod for rate in rates.values() for pod in rate.objective.performance]
     prompt, output = mean(pods, "steady_prompt") or sizes.prompt, mean(pods, "steady_output") or sizes.output
-    prompts, outputs = (sizes_of(*one) for one in zip(work.buckets, (prompt, output), strict=True))
-    known: list[_Known] = []
+    prompts, outputs = (sizes_of(*pair) for pair in zip(measured.buckets, (prompt, output), strict=True))
     mean_sizes = (prompts.mean, outputs.mean)
     allowed = min(settings.allowed)
     counts = allowed / settings.allowed[0], allowed / settings.allowed[1]
-    for state in group.states:
-        own = work_of(state)
+    known: list[_Known] = []
+    for seen in group.variants:
         try:
-            engine = _engine(own, *mean_sizes)
+            rate = rates[seen.name]
+            engine = _engine(rate, *mean_sizes)
             busy = per_request(engine, *mean_sizes) if engine is not None else None
-            if engine is None or busy is None or not own.known or own.feasible is False or own.eased:
+            if engine is None or busy is None or not rate.known or rate.feasible is False or rate.eased:
                 continue
-            found = _learn(state, engine, busy, work.history, settings, now)
-            holding = holding_of(engine, prompts, outputs, found, counts)
+            rate, carried = _learn(seen, rate, engine, busy, measured.history, settings, now)
+            holding = holding_of(engine, prompts, outputs, carried, counts)
             may = holding.attainable(allowed)
             capacity = holding.capacities(may)
-            if may < HOPELESS and (own.spec is not None or _worth(own, engine, float(capacity[8]) / 8)):
-                known.append(_Known(state, engine, holding, busy, may, capacity))
+            worth = may < HOPELESS
+            if worth and rate.objective.spec is None:
+                rate, worth = _worth(rate, engine, float(capacity[8]) / 8)
+            rates[seen.name] = rate
+            if worth:
+                known.append(_Known(seen, rate, engine, holding, busy, may, capacity))
         except Exception as error:  # this variant's alone: the others of its model can be aimed with
             text = f"the share of requests is not aimed at with it: {type(error).__name__}: {error}"
-            state.notices = (*state.notices, Notice("EngineNotUsable", text, "Warning"))
+            notices[seen.name] = (Notice("EngineNotUsable", text, "Warning"),)
+    forecast = forecast._replace(rates=rates, notices=notices)
     if not known:
-        return
+        return forecast
     # The variant that carries the load most cheaply stands for the group: a rule is about the load, not about the mix.
-    state, engine, holding, busy, may, capacity = min(
-        known, key=lambda one: work_of(one.state).cost * one.busy / float(one.capacity[8])
-    )
-    scatter = variety(prompts, outputs, engine)
+    best = min(known, key=lambda variant: variant.rate.cost * variant.busy / float(variant.capacity[8]))
+    scatter = variety(prompts, outputs, best.engine)
     second = settings.load_window / MINUTE  # of a world that may run faster
-    load = work.share * resampled(work.history, now, engine, mean_sizes, work.sizes_seen, scatter, second)
-    lead = (settings.tick + max(startup(one.state, settings) for one in known)) / second
-    own = work_of(state)
+    load = measured.share * resampled(
+        measured.history, now, best.engine, mean_sizes, measured.sizes_seen, scatter, second
+    )
+    lead = (settings.tick + max(startup(variant.seen, settings) for variant in known)) / second
+    memory = best.rate.memory
     turn = int(now // settings.tick) % TURNS == crc32(group.name.encode()) % TURNS
-    kept = own.memory.rule if own.memory.rule is not None and known_rule(own.memory.rule) else None
+    kept = memory.rule if memory.rule is not None and known_rule(memory.rule) else None
     followed = None if turn else kept
     if followed is None and group.trials is not None:
-        cells = len(load) * (ANYWAY + int(needed(capacity, np.array(3 * load.max()))))
+        cells = len(load) * (ANYWAY + int(needed(best.capacity, np.array(3 * load.max()))))
         if group.trials.left >= cells:
             group.trials.left -= cells
         elif kept is None:
-            return
+            return forecast
         else:
             followed = kept
-    shadow = follow(load, holding, lead, may, followed)
-    if shadow is None or not shadow.load / busy < BELIEVABLE:  # of a damaged history
-        return
-    if own.memory.rule != shadow.key:
-        own.memory = own.memory.model_copy(update={"rule": shadow.key})
-    work.planned = shadow.load / busy
-    work.attaining = True
-    for one in known:
-        replicas = int(needed(one.capacity, np.array(work.planned * one.busy)))
-        mine = work_of(one.state)
-        # What one of so many has of the load: fewer carry less each, so that none of them may be taken for enough.
-        mine.rate = work.planned / replicas * (1 + 1e-9)
-        mine.attains = f"{100 * (1 - one.may):.3g} % of the requests, {replicas} of them together"
-        if one.may > allowed:
-            mine.attains += f" ({_percent(float(one.holding.missed[0]))} miss on idle replicas too)"
-    work.trend = _story(shadow, load, holding, capacity, may)
+    shadow = follow(load, best.holding, lead, best.may, followed)
+    if shadow is None or not shadow.load / best.busy < BELIEVABLE:  # of a damaged history
+        return forecast
+    planned = shadow.load / best.busy
+    for variant in known:
+        replicas = int(needed(variant.capacity, np.array(planned * variant.busy)))
+        idle = float(variant.holding.missed[0]) if variant.may > allowed else None
+        # What each of so many has of the load: fewer carry less each, so that none of them may be taken for enough.
+        rates[variant.seen.name] = variant.rate._replace(
+            rate=planned / replicas * (1 + 1e-9),
+            attains=Attains(variant.may, replicas, idle, variant.holding, variant.busy),
+        )
+    if memory.rule != shadow.key:
+        memory = memory.model_copy(update={"rule": shadow.key})
+        rates[best.seen.name] = rates[best.seen.name]._replace(memory=memory)
+    basis = _basis(shadow, load, best.holding, best.capacity, best.may)
+    return forecast._replace(rates=rates, planned=planned, attaining=True, basis=basis)
 
 
-def _engine(work: VariantWork, prompt: float, output: float) -> Speed | None:
-    if work.profile is None or work.service is None:
+def _engine(rate: Rate, prompt: float, output: float) -> Speed | None:
+    objective = rate.objective
+    if objective.profile is None or objective.service is None:
         return None
-    return Speed(*work.profile.behind(prompt, output), work.service.ttft, work.service.itl)
+    return Speed(*objective.profile.behind(prompt, output), objective.service.ttft, objective.service.itl)
 
 
-def _worth(work: VariantWork, engine: Speed, load: float) -> bool:
+def _worth(rate: Rate, engine: Speed, load: float) -> tuple[Rate, bool]:
     """Whether a variant in saturation form, of which a replica carries so much (in engines), is to be aimed with."""
-    if work.service is None or work.service.name != DEFAULT:
-        return True
+    service, memory = rate.objective.service, rate.memory
+    if service is None or service.name != DEFAULT:
+        return rate, True
     use = load * (1 - engine.alpha / engine.itl if engine.itl > 0 else 1.0)
-    if use >= WORTH * (0.8 if work.memory.rule is not None else 1.0):
-        return True
-    if work.memory.rule is not None:
-        work.memory = work.memory.model_copy(update={"rule": None})
-    return False
+    if use >= WORTH * (0.8 if memory.rule is not None else 1.0):
+        return rate, True
+    if memory.rule is not None:
+        rate = rate._replace(memory=memory.model_copy(update={"rule": None}))
+    return rate, False
 
 
 def _learn(
-    state: State,
+    seen: Observation,
+    rate: Rate,
     engine: Speed,
     busy: float,
     history: Sequence[tuple[float, float]],
     settings: FleetSettings,
     now: float,
-) -> float:
-    work, since = work_of(state), now - CALM * settings.load_window
-    before = 1.0 if work.learnt else work.memory.capacity
-    if work.learnt or not calm(state, settings, now):
-        return before
-    rates = [rate for at, rate in history if at > since]
-    load = observed_rate(state, settings) * busy
+) -> tuple[Rate, float]:
+    """Return the rate with what was learnt in a calm time, and how much of its load a replica really carries."""
+    objective, memory, since = rate.objective, rate.memory, now - CALM * settings.load_window
+    before = 1.0 if objective.learnt is not None else memory.capacity
+    if objective.learnt is not None or not calm(seen, objective.performance, settings, now):
+        return rate, before
+    rates = [arrivals for at, arrivals in history if at > since]
+    load = observed_rate(objective.performance, settings) * busy
     if not rates or max(rates) > RISE * sum(rates) / len(rates) or not INFORMATIVE < load < 1:
-        return before
-    found = learnt(before, engine, load, mean(work.performance, "itl"))
-    if abs(found - before) > NOTICEABLE * before:
-        work.memory = work.memory.model_copy(update={"capacity": round(found, 3)})
-    return work.memory.capacity
+        return rate, before
+    carried = learnt(before, engine, load, mean(objective.performance, "itl"))
+    if abs(carried - before) > NOTICEABLE * before:
+        memory = memory.model_copy(update={"capacity": round(carried, 3)})
+        rate = rate._replace(memory=memory)
+    return rate, memory.capacity
 
 
-def _story(shadow: Shadow, load: Floats, holding: Holding, capacity: Floats, allowed: float) -> str:
+def _basis(shadow: Shadow, load: Floats, holding: Holding, capacity: Floats, allowed: float) -> Finding:
     replicas = int(needed(capacity, np.array(shadow.load)))
-    minutes = len(load) * STEP / 60
-    text = f"{shadow.rule}: {shadow.load:.3g} engines, for which {replicas} are needed"
-    text += f"; {replicas} would have held {_percent(held_by(load, holding, replicas))} of the last {minutes:.0f} min"
+    fewer: object = ""
     if replicas > 1:
-        text += f", {replicas - 1} {_percent(held_by(load, holding, replicas - 1))}"
-    if not shadow.enough:
-        text += f"; no rule would have held {_percent(1 - allowed)}"
-    return text
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+        fewer = Finding(Outcome.FEWER_HELD, replicas=replicas - 1, held=100 * held_by(load, holding, replicas - 1))
+    return Finding(
+        Outcome.ATTAINS,
+        rule=shadow.rule,
+        load=shadow.load,
+        replicas=replicas,
+        held=100 * held_by(load, holding, replicas),
+        minutes=len(load) * STEP / 60,
+        fewer=fewer,
+        unattained="" if shadow.enough else Finding(Outcome.NO_RULE_ATTAINS, asked=100 * (1 - allowed)),
+    )

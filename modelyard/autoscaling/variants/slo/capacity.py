@@ -1,6 +1,6 @@
-"""The SLO form under the GPU limiter: one exact allocation over all models, most important class first.
+"""Latency targets under the GPU limiter: one exact allocation over all models, most important class first.
 
-As long as what the groups want fits, nothing changes. Where it does not, the groups that compete for a scarce
+As long as what the models want fits, nothing changes. Where it does not, the models that compete for a scarce
 accelerator, directly or through others, share what there is by ``mixing.allocate``. Source: WVA SLO reference,
 "Solver".
 """
@@ -8,120 +8,177 @@ accelerator, directly or through others, share what there is by ``mixing.allocat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Step
-from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.mixing import Demand, Effort, Option, Share, allocate
+from modelyard.autoscaling.outcomes import Finding, Outcome
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools, pool_of_state
+from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools
+from modelyard.autoscaling.variants.proposal import Change, Changes, Proposal, Sized, Transition, Variants
 from modelyard.autoscaling.variants.slo.targets import option_of, up_to
-from modelyard.autoscaling.variants.state import Group, State, work_of
-from modelyard.autoscaling.variants.transition import lost
+from modelyard.objects import Key
 from modelyard.objects.selectors import parse_selector
 
 
-def share_capacity(fleet: Fleet, groups: Sequence[Group], active: Sequence[State], settings: FleetSettings) -> None:
-    """Lower or move the targets of groups whose accelerators do not suffice; ``active`` are all variants."""
-    mine = [g for g in groups if g.slo is not None and g.slo.forecast and g.states[0].decided]
-    if not mine or fleet.nodes_error is not None:
-        return
+STAGE = "allocation"
+
+
+class Member(NamedTuple):
+    """A variant of a model that takes part: its replicas, what is under way, and the rate of a replica."""
+
+    sized: Sized
+    variant: Transition
+    rate: Rate
+
+    @property
+    def seen(self) -> Observation:
+        """What is known of the variant."""
+        return self.sized.seen
+
+    @property
+    def target(self) -> int:
+        """The replicas it is to have."""
+        return self.sized.replicas or 0
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether a replica's rate is known."""
+        return self.rate.known and self.rate.objective.problem is None
+
+
+class Model(NamedTuple):
+    """A model that takes part."""
+
+    demand: ModelDemand
+    forecast: LoadForecast
+    wanted: Mapping[str, int]
+    members: tuple[Member, ...]
+
+
+def share_capacity(
+    models: Sequence[tuple[ModelDemand, Proposal]], variants: Variants, tick: Tick
+) -> Changes:
+    """Return what changes about models whose accelerators do not suffice; ``variants`` are all that hold some."""
+    fleet, settings = tick.fleet, tick.settings
+    taking_part = [m for demand, proposal in models if (m := _model(demand, proposal, variants)) is not None]
+    if not taking_part or fleet.nodes_error is not None or not tick.counts_gpus:
+        return ()
     try:
         matches = parse_selector(settings.node_selector)
     except ValueError:  # the limiter says so
-        return
+        return ()
     pools = Pools(fleet, matches)
-    ours = {id(state) for group in mine for state in group.states}
-    pools.reserve(state for state in active if id(state) not in ours)
+    ours = {member.seen.key for model in taking_part for member in model.members}
+    pools.reserve(sized.seen for key, sized in variants.items() if key not in ours)
     capacity = {name: sum(free.values()) for name, free in pools.free.items()}
-    for group in mine:
-        for state in group.states:
-            pool = pool_of_state(state)
-            capacity[pool] = capacity.get(pool, 0) + max(0, held(state) - lost(state)) * state.gpus
-    for group in scarce(mine, capacity):
-        for state in group.states:
-            if work_of(state).problem or not work_of(state).known:
-                pool = pool_of_state(state)
-                claimed = min((state.target or 0) * state.gpus, sum(pod.gpus for pod in state.pods))
-                capacity[pool] = max(0, capacity[pool] - claimed)
+    for member in (member for model in taking_part for member in model.members):
+        pool, lost = member.seen.pool, member.variant.lost
+        capacity[pool] = capacity.get(pool, 0) + max(0, held(member.seen) - lost) * member.seen.gpus
+    for member in (member for model in scarce(taking_part, capacity) for member in model.members):
+        if not member.is_sized:
+            seen = member.seen
+            claimed = min(member.target * seen.gpus, sum(pod.gpus for pod in seen.pods))
+            capacity[seen.pool] = max(0, capacity[seen.pool] - claimed)
     # Where no node of an accelerator is known nothing can be given, so nothing is taken either.
-    affected = scarce(mine, capacity, frozenset(pools.total))
+    affected = scarce(taking_part, capacity, frozenset(pools.total))
     if not affected:
-        return
-    demands = {str(index): demand_of(group, str(index), pools) for index, group in enumerate(affected)}
-    found = allocate(
+        return ()
+    demands = {str(index): demand_of(model, str(index), pools) for index, model in enumerate(affected)}
+    allocation = allocate(
         demands.values(), capacity, penalty=settings.transition_penalty, effort=Effort(settings.allocation_effort)
     )
-    growth = [_growth(group, found.shares[str(index)].replicas) for index, group in enumerate(affected)]
-    for index, group in enumerate(affected):
-        share = found.shares[str(index)]
+    growth = [_growth(model, allocation.shares[str(index)].replicas) for index, model in enumerate(affected)]
+    changes: list[tuple[Key, Change]] = []
+    for index, model in enumerate(affected):
         elsewhere = {pool for other, grown in enumerate(growth) if other != index for pool in grown}
-        _apply(group, share, demands[str(index)].load, settings, found.note, elsewhere)
+        share, load = allocation.shares[str(index)], demands[str(index)].load
+        changes += _changes(model, share, load, settings, allocation.note, elsewhere)
+    return changes
 
 
-def _growth(group: Group, replicas: Mapping[str, int]) -> set[str]:
-    """Accelerators of which a group is given more than it has."""
-    return {pool_of_state(s) for s in group.states if replicas.get(s.name, 0) + lost(s) > s.base}
+def _model(demand: ModelDemand, proposal: Proposal, variants: Variants) -> Model | None:
+    if demand.forecast is None or proposal.wanted is None or not variants[demand.variants[0].key].decided:
+        return None
+    members: list[Member] = []
+    for seen in demand.variants:
+        sized = variants[seen.key]
+        transition = sized.proposed.transition
+        members.append(Member(sized, transition or Transition(seen, seen.current or 0), demand.forecast.rates[seen.name]))
+    return Model(demand, demand.forecast, proposal.wanted, tuple(members))
 
 
-def held(state: State) -> int:
-    """Replicas of the variant that hold accelerators of a node: those whose pods say so, and those that are ready."""
-    size = state.workload.pods_per_replica if state.workload is not None else 1
-    placed = sum(1 for pod in state.pods if pod.node) // size
-    return max(placed, min(state.ready or 0, state.current or 0))
+def _growth(model: Model, replicas: Mapping[str, int]) -> set[str]:
+    """Return the accelerators of which a model is given more than it has."""
+    return {
+        member.seen.pool
+        for member in model.members
+        if replicas.get(member.seen.name, 0) + member.variant.lost > member.variant.base
+    }
 
 
-def pinned(state: State, pools: Pools) -> int:
-    """Replicas on nodes that take no new pods: giving them up gives nobody anything."""
-    size = state.workload.pods_per_replica if state.workload is not None else 1
-    nodes = pools.free.get(pool_of_state(state), {})
-    return min(state.current or 0, sum(1 for pod in state.pods if pod.node and pod.node not in nodes) // size)
+def held(seen: Observation) -> int:
+    """Return the replicas that hold accelerators of a node: those whose pods say so, and those that are ready."""
+    placed = sum(1 for pod in seen.pods if pod.node) // seen.pods_per_replica
+    return max(placed, min(seen.ready or 0, seen.current or 0))
 
 
-def scarce(groups: Sequence[Group], capacity: Mapping[str, int], known: Collection[str] | None = None) -> list[Group]:
-    """Groups that compete for an accelerator of which more is wanted than there is, directly or through others.
+def pinned(seen: Observation, pools: Pools) -> int:
+    """Return the replicas on nodes that take no new pods: giving them up gives nobody anything."""
+    nodes = pools.free.get(seen.pool, {})
+    on_others = sum(1 for pod in seen.pods if pod.node and pod.node not in nodes)
+    return min(seen.current or 0, on_others // seen.pods_per_replica)
+
+
+def scarce(models: Sequence[Model], capacity: Mapping[str, int], known: Collection[str] | None = None) -> list[Model]:
+    """Return the models that compete for an accelerator of which more is wanted than there is, also through others.
 
     ``known`` are the accelerators that count (``None``: all).
     """
     used: dict[str, int] = defaultdict(int)
     touched: dict[str, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        for state in group.states:
-            pool = pool_of_state(state)
-            used[pool] += max(0, (state.target or 0) - lost(state)) * state.gpus
+    for index, model in enumerate(models):
+        for member in model.members:
+            pool = member.seen.pool
+            used[pool] += max(0, member.target - member.variant.lost) * member.seen.gpus
             touched[pool].append(index)
     open_pools = [p for p, units in used.items() if units > capacity.get(p, 0) and (known is None or p in known)]
-    seen_pools, seen = set(open_pools), set[int]()
+    seen_pools, competing = set(open_pools), set[int]()
     while open_pools:
         for index in touched[open_pools.pop()]:
-            if index in seen:
+            if index in competing:
                 continue
-            seen.add(index)
-            for pool in {pool_of_state(state) for state in groups[index].states} - seen_pools:
+            competing.add(index)
+            for pool in {member.seen.pool for member in models[index].members} - seen_pools:
                 seen_pools.add(pool)
                 open_pools.append(pool)
-    return [groups[index] for index in sorted(seen)]
+    return [models[index] for index in sorted(competing)]
 
 
-def demand_of(group: Group, name: str, pools: Pools) -> Demand:
-    """A group as a demand: the planned load, or what saturation asks for beyond it."""
-    work = group.slo
-    assert work is not None
-    states = [s for s in group.states if work_of(s).known and not work_of(s).problem]
-    load = work.planned
-    if any((s.target or 0) > s.base for s in states):
-        load = max(load, sum(work_of(s).rate * (s.target or 0) for s in states))
+def demand_of(model: Model, name: str, pools: Pools) -> Demand:
+    """Return a model as a demand: the planned load, or what saturation asks for beyond it."""
+    forecast, group = model.forecast, model.demand.group
+    members = [member for member in model.members if member.is_sized]
+    load = forecast.planned
+    if any(m.target > m.variant.base for m in members):
         # The covering's last replica is rarely full: what it carries beyond the load is nobody's need.
-        if all((s.target or 0) <= max(s.base, work.wanted.get(s.name, 0)) for s in states):
-            load = work.planned
-    options = [_kept(option_of(state), min(state.base, pinned(state, pools))) for state in states]
+        if not all(m.target <= max(m.variant.base, model.wanted.get(m.seen.name, 0)) for m in members):
+            load = max(load, sum(m.rate.rate * m.target for m in members))
+    options = [
+        _kept(option_of(m.variant, m.rate), min(m.variant.base, pinned(m.seen, pools))) for m in members
+    ]
     running = [i for i, option in enumerate(options) if option.current]
-    if running and not (group.zero.enabled and work.idle) and not any(option.minimum for option in options):
+    may_sleep = model.demand.zero.enabled and forecast.idle
+    if running and not may_sleep and not any(option.minimum for option in options):
         # A model that is used, or may not go to zero, keeps its last replica: others only get what is beyond it.
         last = min(running, key=lambda i: (options[i].cost, options[i].name))
         options[last] = replace(options[last], minimum=1)
-    return Demand(name, work.service.priority, load, tuple(options), group.effort)
+    priority = group.service.priority if group.service is not None else 1
+    return Demand(name, priority, load, tuple(options), group.effort)
 
 
 def _kept(option: Option, replicas: int) -> Option:
@@ -131,31 +188,31 @@ def _kept(option: Option, replicas: int) -> Option:
     return replace(option, minimum=replicas, maximum=None if upper is None else max(upper, replicas))
 
 
-def _apply(
-    group: Group, share: Share, load: float, settings: FleetSettings, note: str, elsewhere: Collection[str]
-) -> None:
-    """Set the group's targets. What runs is given up only where another group takes it (``elsewhere``): giving it up
-    for a cheaper mix alone would undo, without any delay, what the demand had asked for a tick before."""
-    served = share.served
-    text = (
-        f"accelerators are scarce: {served:.4g} of {load:.4g} requests/s can be served within the targets"
-        if served < load * (1 - 1e-9)
-        else "accelerators are scarce: served by another mix than the cheapest"
-    )
-    if note:
-        text += f" ({note})"
-    for state in group.states:
-        granted = share.replicas.get(state.name)
-        before = state.target
+def _changes(
+    model: Model, share: Share, load: float, settings: FleetSettings, note: str, elsewhere: Collection[str]
+) -> Iterator[tuple[Key, Change]]:
+    """Yield the model's changes.
+
+    What runs is given up only where another model takes it (``elsewhere``): giving it up for a cheaper mix alone would
+    undo, without any delay, what the demand had asked for a tick before.
+    """
+    note = f" ({note})" if note else ""
+    why = Finding(Outcome.OTHER_MIX, note=note)
+    if share.served < load * (1 - 1e-9):
+        why = Finding(Outcome.SHARE_OF_LOAD, served=share.served, load=load, note=note)
+    for member in model.members:
+        granted, before = share.replicas.get(member.seen.name), member.sized.replicas
         if granted is None or before is None:
             continue
-        granted += lost(state)
-        after = up_to(state, granted, settings) if granted > state.base else granted
-        if pool_of_state(state) not in elsewhere:
-            after = max(after, min(before, state.base))
-        if share.limited:
-            work_of(state).limited = text
-            state.limited_by = LIMITED_BY
+        base = member.variant.base
+        granted += member.variant.lost
+        after = up_to(member.variant, granted, settings) if granted > base else granted
+        if member.seen.pool not in elsewhere:
+            after = max(after, min(before, base))
+        change = Change(STAGE, before, None)
         if after != before:
-            message = f"{text}: {before} → {after}; {state.message}"
-            state.fold(Step("allocation", before, after, text, "CapacityLimited"), message)
+            prefix = Finding(Outcome.ALLOCATED, share=why, before=before, after=after)
+            change = Change(STAGE, before, after, why, why.reason, prefix)
+        if share.limited:
+            change = change._replace(limited_by=LIMITED_BY, scarcity=why)
+        yield member.seen.key, change

@@ -7,12 +7,13 @@ quiet fleet costs no writes. Source: WVA SLO reference, "What users ask for" (fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import fsum
 
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.demand import Group, LoadForecast, Rate
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.slo.sizing import Row, predict
-from modelyard.autoscaling.variants.state import Group, State, work_of
 from modelyard.metrics.values import PodPerformance
 
 LOWEST, HIGHEST = 0.5, 2.0
@@ -31,90 +32,94 @@ MOST_UTILISATION = 0.85
 """Above it the waiting time depends on the load so steeply that its ratio says nothing about the profile."""
 
 
-def recall(states: Iterable[State], settings: FleetSettings) -> None:
-    """Take the corrections from memory; without feedback, or where the parameters are learnt, there are none."""
-    for state in states:
-        work = work_of(state)
-        if (
-            work.memory.corrected
-            and work.profile
-            and not work.learnt
-            and work.memory.corrected != work.profile.parameters
-        ):
-            work.memory = work.memory.model_copy(
-                update={"ttft_factor": 1.0, "itl_factor": 1.0, "capacity": 1.0, "corrected": ()}
-            )
-        if settings.feedback and not work.learnt:
-            work.ttft_factor = _bounded(work.memory.ttft_factor)
-            work.itl_factor = _bounded(work.memory.itl_factor)
-        else:
-            work.ttft_factor = work.itl_factor = 1.0
-
-
-def steady(state: State, settings: FleetSettings, now: float) -> bool:
-    """Whether what was measured over the window comes from the replicas there are, and from enough requests."""
+def with_corrections(rate: Rate, settings: FleetSettings) -> Rate:
+    """Return the rate with the corrections from memory; without feedback, or with a learnt profile, there are none."""
+    objective, memory = rate.objective, rate.memory
     if (
-        state.pending
-        or state.surge
-        or not state.current
-        or (state.desired is not None and state.desired != state.current)
+        memory.corrected
+        and objective.profile is not None
+        and objective.learnt is None
+        and memory.corrected != objective.profile.parameters
+    ):
+        memory = memory.model_copy(update={"ttft_factor": 1.0, "itl_factor": 1.0, "capacity": 1.0, "corrected": ()})
+        rate = rate._replace(memory=memory)
+    if settings.feedback and objective.learnt is None:
+        return rate._replace(ttft_factor=_bounded(memory.ttft_factor), itl_factor=_bounded(memory.itl_factor))
+    return rate
+
+
+def steady(
+    seen: Observation, performance: Sequence[PodPerformance], settings: FleetSettings, now: float
+) -> bool:
+    """Return whether what was measured over the window comes from the present replicas, and from enough requests."""
+    if (
+        seen.pending
+        or seen.surge
+        or not seen.current
+        or (seen.desired is not None and seen.desired != seen.current)
     ):
         return False
-    if any(pod.ready_since is None or now - pod.ready_since < settings.load_window for pod in state.pods):
+    if any(pod.ready_since is None or now - pod.ready_since < settings.load_window for pod in seen.pods):
         return False
-    return fsum(pod.completed or 0.0 for pod in work_of(state).performance) >= settings.min_completions
+    return fsum(pod.completed or 0.0 for pod in performance) >= settings.min_completions
 
 
-def calm(state: State, settings: FleetSettings, now: float) -> bool:
-    """Whether nothing has changed about the variant's replicas for ``CALM`` load windows."""
+def calm(seen: Observation, performance: Sequence[PodPerformance], settings: FleetSettings, now: float) -> bool:
+    """Return whether nothing has changed about the variant's replicas for ``CALM`` load windows."""
     since = now - CALM * settings.load_window
-    shrunk = state.memory.shrunk_at
-    if not steady(state, settings, now) or (shrunk is not None and shrunk > since):
+    shrunk = seen.memory.shrunk_at
+    if not steady(seen, performance, settings, now) or (shrunk is not None and shrunk > since):
         return False
-    return all(pod.ready_since is not None and pod.ready_since <= since for pod in state.pods)
+    return all(pod.ready_since is not None and pod.ready_since <= since for pod in seen.pods)
 
 
-def observed_rate(state: State, settings: FleetSettings) -> float:
-    """Requests per second one replica of the variant finished."""
-    counts = [pod.completed for pod in work_of(state).performance if pod.completed is not None]
+def observed_rate(performance: Sequence[PodPerformance], settings: FleetSettings) -> float:
+    """Return the requests per second that one replica of a variant finished."""
+    counts = [pod.completed for pod in performance if pod.completed is not None]
     return fsum(counts) / (len(counts) * settings.load_window) if counts else 0.0
 
 
 def mean(pods: Sequence[PodPerformance], field: str) -> float | None:
-    """Mean of an observed time over requests, ``None`` when nobody reports it."""
-    found = [(pod.completed, getattr(pod, field)) for pod in pods if pod.completed]
-    known = [(count, value) for count, value in found if value is not None]
+    """Return the mean of an observed time over requests, ``None`` when no pod reports it."""
+    pairs = [(pod.completed, getattr(pod, field)) for pod in pods if pod.completed]
+    known = [(count, value) for count, value in pairs if value is not None]
     total = fsum(count for count, _ in known)
     return fsum(count * value for count, value in known) / total if total else None
 
 
-def learn(groups: Sequence[Group], settings: FleetSettings, now: float) -> None:
-    """Move the corrections of variants in steady state; one vectorized prediction for all of them."""
-    if not settings.feedback:
-        return
-    states: list[State] = []
+def learn(
+    forecasts: Sequence[tuple[Group, LoadForecast]], settings: FleetSettings, now: float
+) -> list[LoadForecast]:
+    """Return the forecasts with corrections moved for variants in steady state; one vectorized prediction for all."""
+    places: list[tuple[int, str]] = []
     rows: list[Row] = []
-    for group in groups:
-        assert group.slo is not None
-        sizes = group.slo.sizes
+    for index, (group, forecast) in enumerate(forecasts):
+        sizes = forecast.sizes
         if sizes is None or not sizes.measured:
             continue
-        for state in group.states:
-            work = work_of(state)
-            if work.problem or work.learnt or not steady(state, settings, now):
+        for seen in group.variants:
+            rate = forecast.rates[seen.name]
+            objective = rate.objective
+            if objective.problem is not None or objective.learnt is not None:
                 continue
-            states.append(state)
-            rows.append(Row(work, sizes, observed_rate(state, settings)))
-    for state, expected in zip(states, predict(rows, corrected=False), strict=True):
+            if steady(seen, objective.performance, settings, now):
+                places.append((index, seen.name))
+                rows.append(Row(rate, sizes, observed_rate(objective.performance, settings)))
+    changed: dict[int, dict[str, Rate]] = {}
+    for (index, name), row, expected in zip(places, rows, predict(rows, corrected=False), strict=True):
         if expected.utilisation is None or expected.utilisation > MOST_UTILISATION:
             continue
-        work = work_of(state)
-        ttft = _moved(work.ttft_factor, mean(work.performance, "ttft"), expected.ttft)
-        itl = _moved(work.itl_factor, mean(work.performance, "itl"), expected.itl)
-        if (ttft, itl) != (work.ttft_factor, work.itl_factor):
-            work.ttft_factor, work.itl_factor = ttft, itl
-            about = work.profile.parameters if work.profile else ()
-            work.memory = work.memory.model_copy(update={"ttft_factor": ttft, "itl_factor": itl, "corrected": about})
+        rate, objective = row.rate, row.rate.objective
+        ttft = _moved(rate.ttft_factor, mean(objective.performance, "ttft"), expected.ttft)
+        itl = _moved(rate.itl_factor, mean(objective.performance, "itl"), expected.itl)
+        if (ttft, itl) != (rate.ttft_factor, rate.itl_factor):
+            about = objective.profile.parameters if objective.profile else ()
+            memory = rate.memory.model_copy(update={"ttft_factor": ttft, "itl_factor": itl, "corrected": about})
+            changed.setdefault(index, {})[name] = rate._replace(ttft_factor=ttft, itl_factor=itl, memory=memory)
+    return [
+        forecast._replace(rates={**forecast.rates, **changed[index]}) if index in changed else forecast
+        for index, (_, forecast) in enumerate(forecasts)
+    ]
 
 
 def _moved(factor: float, observed: float | None, predicted: float | None) -> float:

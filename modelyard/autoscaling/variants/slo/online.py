@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from zlib import crc32
 
+from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.sizing.learning import LEAST, LearntSpeed, Observation, observe
+from modelyard.autoscaling.sizing.learning import LEAST, LearntSpeed, observe
+from modelyard.autoscaling.sizing.learning import Observation as Observed
 from modelyard.autoscaling.sizing.stalls import sizes_of
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean
-from modelyard.autoscaling.variants.state import State, work_of
+from modelyard.autoscaling.variants.slo.objective import Objective
 from modelyard.metrics.values import Buckets
 
 NOTICEABLE = 0.02
@@ -22,32 +25,36 @@ FIRST = 3 * LEAST
 """Observations that are all remembered."""
 
 
-def known(state: State) -> LearntSpeed:
-    """What was learnt of a variant's engine until now."""
-    memory = work_of(state).memory
+def known(memory: SLOMemory) -> LearntSpeed:
+    """Return what was learnt of a variant's engine until now."""
     return LearntSpeed(*memory.speed) if memory.speed is not None else LearntSpeed()
 
 
-def learn(state: State, prompts: Buckets, settings: FleetSettings, now: float) -> None:
-    """Take an observation, when it is the variant's turn and its last minutes were calm; ``prompts``: the histogram of
-    its model's prompt sizes."""
+def learn(
+    seen: Observation, objective: Objective, prompts: Buckets, settings: FleetSettings, now: float
+) -> SLOMemory:
+    """Return the memory with an observation, when it is the variant's turn and its last minutes were calm.
+
+    ``prompts`` is the histogram of its model's prompt sizes.
+    """
+    memory, performance = objective.memory, objective.performance
     turns = max(1, round(CALM * settings.load_window / settings.tick))
-    if int(now // settings.tick) % turns != crc32(str(state.variant.key).encode()) % turns:
-        return
-    if not calm(state, settings, now):
-        return
-    work = work_of(state)
+    if int(now // settings.tick) % turns != crc32(str(seen.key).encode()) % turns:
+        return memory
+    if not calm(seen, performance, settings, now):
+        return memory
     prompt, output, ttft, itl = (
-        mean(work.performance, f"steady_{field}") for field in ("prompt", "output", "ttft", "itl")
+        mean(performance, f"steady_{field}") for field in ("prompt", "output", "ttft", "itl")
     )
-    rates = [signal.completed_rate for signal, _ in state.units if signal.completed_rate is not None]
+    rates = [signal.completed_rate for signal, _ in seen.units if signal.completed_rate is not None]
     if prompt is None or output is None or ttft is None or itl is None or not rates:
-        return
-    before = known(state)
-    found = observe(before, Observation(sum(rates) / len(rates), prompt, output, ttft, itl), sizes_of(prompts, prompt))
-    old, new = before.speed, found.speed
-    if old is None or new is None or before.seen < FIRST or found.seen < before.seen or _moved(old, new):
-        work.memory = work.memory.model_copy(update={"speed": tuple(float(f"{value:.6g}") for value in found)})
+        return memory
+    before = known(memory)
+    after = observe(before, Observed(sum(rates) / len(rates), prompt, output, ttft, itl), sizes_of(prompts, prompt))
+    old, new = before.speed, after.speed
+    if old is None or new is None or before.seen < FIRST or after.seen < before.seen or _moved(old, new):
+        return memory.model_copy(update={"speed": tuple(float(f"{value:.6g}") for value in after)})
+    return memory
 
 
 def _moved(old: tuple[float, ...], new: tuple[float, ...]) -> bool:

@@ -11,99 +11,131 @@ from math import ceil
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Alternative, Prediction
+from modelyard.autoscaling.outcomes import Finding, Outcome, Parts
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand
+from modelyard.autoscaling.variants.proposal import Sized
+from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.sizing import IDLE_RATE, NOTHING, Expected, Row, predict
-from modelyard.autoscaling.variants.slo.work import GroupWork
-from modelyard.autoscaling.variants.state import Group, State, work_of
+from modelyard.objects import Key
 
 MOST_ALONE = 10
-"""Variants, the cheapest, of which it is told what each of them alone would give."""
+"""Variants, the cheapest, of which it is shown what each of them alone would give."""
+
+
+class Outlook(NamedTuple):
+    """Predictions and the alternatives that were considered, by variant."""
+
+    predictions: Mapping[Key, Prediction] = {}
+    alternatives: Mapping[Key, tuple[Alternative, ...]] = {}
 
 
 class Mix(NamedTuple):
     """One way to size a group; ``rows`` are (variant, its replicas, index into the predictions)."""
 
     replicas: Mapping[str, int]
-    note: str
+    note: Finding | None
     chosen: bool
-    rows: Sequence[tuple[State, int, int]]
+    rows: Sequence[tuple[str, int, int]]
 
 
-def look_ahead(groups: Sequence[Group], settings: FleetSettings) -> None:
-    """Fill in predictions of variants and alternatives of groups, of the percentile of TTFT that targets speak of."""
+Model = tuple[ModelDemand, Mapping[Key, Sized]]
+
+
+def look_ahead(models: Sequence[Model], settings: FleetSettings) -> Outlook:
+    """Return what to expect, in the percentile of TTFT that targets speak of."""
     rows: list[Row] = []
-    plans: list[tuple[GroupWork, list[Mix]]] = []
-    for group in groups:
-        if (work := foreseeable(group)) is not None:
-            states = [s for s in group.states if work_of(s).known]
-            plans.append((work, [mix_of(states, work, *mix, rows) for mix in _mixes(states, work)]))
-    found = predict(rows, percentile=settings.ttft_percentile)
-    for work, mixes in plans:
-        work.alternatives = tuple(told(mix, found, work) for mix in mixes)
+    plans: list[tuple[Model, LoadForecast, ServiceClass, list[Mix]]] = []
+    for demand, variants in models:
+        forecast, service = demand.forecast, demand.group.service
+        if forecast is None or service is None or not is_foreseeable(forecast):
+            continue
+        chosen = {
+            seen.name: variants[seen.key].replicas or 0
+            for seen in demand.variants
+            if forecast.rates[seen.name].known
+        }
+        mixes = [mix_of(forecast, *mix, rows) for mix in _mixes(chosen, forecast)]
+        plans.append(((demand, variants), forecast, service, mixes))
+    expected = predict(rows, percentile=settings.ttft_percentile)
+    predictions: dict[Key, Prediction] = {}
+    alternatives: dict[Key, tuple[Alternative, ...]] = {}
+    for (demand, _), forecast, service, mixes in plans:
+        considered = tuple(_alternative(mix, expected, forecast, service) for mix in mixes)
+        alternatives |= dict.fromkeys((seen.key for seen in demand.variants), considered)
+        for mix in mixes[:1]:
+            predictions |= predicted(mix, expected, demand, forecast, service)
+    return Outlook(predictions, alternatives)
 
 
-def foreseeable(group: Group) -> GroupWork | None:
-    """The group's work when its load and the size of its requests are known."""
-    work = group.slo
-    if work is None or work.load is None or work.sizes is None or work.sizes.output < 1:
-        return None
-    return work
+def is_foreseeable(forecast: LoadForecast) -> bool:
+    """Return whether the load and the size of its requests are known."""
+    return forecast.load is not None and forecast.sizes is not None and forecast.sizes.output >= 1
 
 
-def _mixes(states: Sequence[State], work: GroupWork) -> Iterator[tuple[dict[str, int], str, bool]]:
-    chosen = {s.name: s.target or 0 for s in states}
-    if not states:
+def _mixes(
+    chosen: dict[str, int], forecast: LoadForecast
+) -> Iterator[tuple[dict[str, int], Finding | None, bool]]:
+    if not chosen:
         return
-    yield chosen, "", True
-    by_cost = sorted(states, key=lambda s: (work_of(s).cost, s.name))
-    yield {**chosen, by_cost[0].name: chosen[by_cost[0].name] + 1}, "one more than needed", False
-    dearest = next((s for s in reversed(by_cost) if chosen[s.name]), None)
+    yield chosen, None, True
+    by_cost = sorted(chosen, key=lambda name: (forecast.rates[name].cost, name))
+    yield {**chosen, by_cost[0]: chosen[by_cost[0]] + 1}, Finding(Outcome.ONE_MORE), False
+    dearest = next((name for name in reversed(by_cost) if chosen[name]), None)
     if dearest is not None and sum(chosen.values()) > 1:
-        yield {**chosen, dearest.name: chosen[dearest.name] - 1}, "", False
-    if len(states) > 1:
+        yield {**chosen, dearest: chosen[dearest] - 1}, None, False
+    if len(chosen) > 1:
         cheapest = by_cost[:MOST_ALONE]
-        for state in (state for state in states if state in cheapest):
-            alone = max(1, ceil(work.planned * (1 - 1e-9) / work_of(state).rate))
-            mix = {**dict.fromkeys(chosen, 0), state.name: alone}
+        for name in (name for name in chosen if name in cheapest):
+            alone = max(1, ceil(forecast.planned * (1 - 1e-9) / forecast.rates[name].rate))
+            mix = {**dict.fromkeys(chosen, 0), name: alone}
             if mix != chosen:
-                yield mix, f"{state.name} alone", False
+                yield mix, Finding(Outcome.ALONE, name=name), False
 
 
 def mix_of(
-    states: Sequence[State], work: GroupWork, replicas: Mapping[str, int], note: str, chosen: bool, rows: list[Row]
+    forecast: LoadForecast, replicas: Mapping[str, int], note: Finding | None, chosen: bool, rows: list[Row]
 ) -> Mix:
-    """One way to size a group; what is to be predicted for it is added to ``rows``."""
-    assert work.sizes is not None
-    assert work.load is not None
-    supply = sum(work_of(s).rate * replicas[s.name] for s in states)
-    placed: list[tuple[State, int, int]] = []
-    for state in states:
-        count = replicas[state.name]
+    """Return one way to size a group; what is to be predicted for it is added to ``rows``."""
+    assert forecast.sizes is not None
+    assert forecast.load is not None
+    supply = _supply(forecast, replicas)
+    placed: list[tuple[str, int, int]] = []
+    for name, count in replicas.items():
         if count:
-            own = work_of(state)
-            placed.append((state, count, len(rows)))
-            rows.append(Row(own, work.sizes, max(IDLE_RATE, work.load * own.rate / supply)))
+            rate = forecast.rates[name]
+            placed.append((name, count, len(rows)))
+            rows.append(Row(rate, forecast.sizes, max(IDLE_RATE, forecast.load * rate.rate / supply)))
     return Mix(dict(replicas), note, chosen, placed)
 
 
-def told(mix: Mix, found: Sequence[Expected], work: GroupWork) -> Alternative:
-    """The mix with what was predicted, which is filled in where it is the chosen one.
+def _supply(forecast: LoadForecast, replicas: Mapping[str, int]) -> float:
+    return sum(forecast.rates[name].rate * count for name, count in replicas.items())
 
-    Latencies are means over requests, utilisation is the highest; ``None`` where a replica would be overloaded.
-    """
-    cost = sum(work_of(state).cost * count for state, count, _ in mix.rows)
-    load = work.load or 0.0
-    supply = sum(work_of(state).rate * count for state, count, _ in mix.rows)
-    expected = [found[index] for _, _, index in mix.rows]
-    if mix.chosen:
-        for state, count, index in mix.rows:
-            own, seen = work_of(state), found[index]
-            share = load * own.rate * count / supply
-            targets = (work.service.ttft or None, work.service.itl or None)
-            own.prediction = Prediction(share, own.rate, seen.ttft, seen.itl, seen.utilisation, *targets)
+
+def predicted(
+    mix: Mix, expected: Sequence[Expected], demand: ModelDemand, forecast: LoadForecast, service: ServiceClass
+) -> dict[Key, Prediction]:
+    """Return what is expected of each variant of a mix."""
+    supply, keys = _supply(forecast, mix.replicas), {seen.name: seen.key for seen in demand.variants}
+    targets = service.ttft or None, service.itl or None
+    result: dict[Key, Prediction] = {}
+    for name, count, index in mix.rows:
+        rate, seen = forecast.rates[name].rate, expected[index]
+        share = (forecast.load or 0.0) * rate * count / supply
+        result[keys[name]] = Prediction(share, rate, seen.ttft, seen.itl, seen.utilisation, *targets)
+    return result
+
+
+def _alternative(
+    mix: Mix, predictions: Sequence[Expected], forecast: LoadForecast, service: ServiceClass
+) -> Alternative:
+    """Latencies are means over requests, utilisation is the highest; ``None`` where a replica would be overloaded."""
+    supply = _supply(forecast, mix.replicas)
+    expected = [predictions[index] for _, _, index in mix.rows]
     worst = NOTHING
     if expected and all(e.utilisation is not None for e in expected):
-        shares = [work_of(state).rate * count / supply for state, count, _ in mix.rows]
+        shares = [forecast.rates[name].rate * count / supply for name, count, _ in mix.rows]
         worst = Expected(
             sum(share * (e.ttft or 0.0) for share, e in zip(shares, expected, strict=True)),
             None
@@ -111,21 +143,19 @@ def told(mix: Mix, found: Sequence[Expected], work: GroupWork) -> Alternative:
             else sum(share * (e.itl or 0.0) for share, e in zip(shares, expected, strict=True)),
             max(e.utilisation or 0.0 for e in expected),
         )
-    note = mix.note
-    if not mix.chosen:
-        note = "; ".join(filter(None, (note, _why_not(worst, supply, load, work))))
-    return Alternative(dict(mix.replicas), cost, worst.ttft, worst.itl, worst.utilisation, mix.chosen, note)
+    notes = () if mix.chosen else (mix.note or "", _why_not(worst, supply, forecast, service) or "")
+    cost = sum(forecast.rates[name].cost * count for name, count, _ in mix.rows)
+    return Alternative(
+        dict(mix.replicas), cost, worst.ttft, worst.itl, worst.utilisation, mix.chosen, str(Parts(notes))
+    )
 
 
-def _why_not(expected: Expected, supply: float, load: float, work: GroupWork) -> str:
-    service = work.service
+def _why_not(expected: Expected, supply: float, forecast: LoadForecast, service: ServiceClass) -> Finding | None:
     if expected.utilisation is None:
-        return "its replicas would be overloaded" if load else ""
-    if service.ttft and (expected.ttft or 0.0) > service.ttft * 1.001:
-        return f"TTFT would be {expected.ttft:.4g} ms, above {service.ttft:g} ms"
-    if service.itl and (expected.itl or 0.0) > service.itl * 1.001:
-        return f"ITL would be {expected.itl:.4g} ms, above {service.itl:g} ms"
-    if supply < work.planned * (1 - 1e-9):
-        return f"would carry {supply:.4g}/s of {work.planned:.4g}/s planned for"
-    margin = f"would carry {supply:.4g}/s"
-    return margin if work.planned else ""
+        return Finding(Outcome.OVERLOADED) if forecast.load else None
+    for name, value, target in (("TTFT", expected.ttft, service.ttft), ("ITL", expected.itl, service.itl)):
+        if target and (value or 0.0) > target * 1.001:
+            return Finding(Outcome.ABOVE_TARGET, latency=name, expected=value, target=target)
+    if supply < forecast.planned * (1 - 1e-9):
+        return Finding(Outcome.WOULD_CARRY_LESS, supply=supply, planned=forecast.planned)
+    return Finding(Outcome.WOULD_CARRY, supply=supply) if forecast.planned else None

@@ -1,7 +1,6 @@
 """The queueing model applied to the fleet: what one replica of every variant can take, and what to expect at a load.
 
-A call that fails is made again group by group, so that one group's failure never stops another. Source: WVA SLO
-reference, "Sizing: highest rate within targets".
+Source: WVA SLO reference, "Sizing: highest rate within targets".
 """
 
 from __future__ import annotations
@@ -19,93 +18,104 @@ from modelyard.autoscaling.sizing.chain import Measures, analyse
 from modelyard.autoscaling.sizing.percentile import ttft_percentile
 from modelyard.autoscaling.sizing.profiles import FloatArray, Profiles
 from modelyard.autoscaling.sizing.sizes import size
-from modelyard.autoscaling.variants.slo.work import RequestSizes, VariantWork
-from modelyard.autoscaling.variants.state import Group, work_of
+from modelyard.autoscaling.variants.demand import LoadForecast, Rate, RequestSizes
 
 SMALLEST = RequestSizes(1, 2, measured=False)
 """Request sizes when none are known: what is infeasible for these is infeasible for all."""
 
 
 class Row(NamedTuple):
-    """One variant at one request size, and for predictions at one rate per replica (requests per second)."""
+    """One variant at one request size, and for predictions at one load per replica (requests per second)."""
 
-    work: VariantWork
+    rate: Rate
     sizes: RequestSizes
-    rate: float = math.nan
+    load: float = math.nan
+
+
+SizeRows = Callable[[Sequence[Row]], list[Rate]]
 
 
 def profiles_of(rows: Sequence[Row]) -> Profiles:
-    """The rows as arrays; request sizes rounded to whole tokens."""
+    """Return the rows as arrays; request sizes rounded to whole tokens."""
     table = []
-    for work, sizes, _ in rows:
-        profile = work.profile
+    for rate, sizes, _ in rows:
+        profile = rate.objective.profile
         assert profile is not None
         table.append((*profile.parameters, profile.max_batch, round(sizes.prompt), max(1, round(sizes.output))))
     return Profiles.of(table)
 
 
-def size_groups(groups: Sequence[Group], size_rows: Callable[[Sequence[Row]], None]) -> dict[Group, str]:
-    """Have the rate per replica of every variant filled in that can be sized; returns errors by group."""
-    rows: list[Row] = []
-    spans: list[tuple[int, int]] = []
-    for group in groups:
-        start = len(rows)
-        assert group.slo is not None
-        sizes = group.slo.sizes or SMALLEST
-        for state in group.states:
-            work = work_of(state)
-            work.assumed_sizes = group.slo.sizes is None
-            if not work.problem and sizes.output >= 1:
-                rows.append(Row(work, sizes))
-        spans.append((start, len(rows)))
+def size_all(forecasts: Sequence[LoadForecast], size_rows: SizeRows) -> list[LoadForecast | str]:
+    """Return the forecasts with the rate per replica of every variant that can be sized, or what failed.
+
+    All are sized in one call. If that fails, it is made again for each forecast alone.
+    """
+    prepared: list[tuple[LoadForecast, list[tuple[str, Row]]]] = []
+    for forecast in forecasts:
+        sizes = forecast.sizes or SMALLEST
+        rates = {name: rate._replace(assumed_sizes=forecast.sizes is None) for name, rate in forecast.rates.items()}
+        sizable = [(name, r) for name, r in rates.items() if r.objective.problem is None and sizes.output >= 1]
+        prepared.append((forecast._replace(rates=rates), [(name, Row(rate, sizes)) for name, rate in sizable]))
+    rows = [row for _, named in prepared for _, row in named]
     if not rows:
-        return {}
+        return [forecast for forecast, _ in prepared]
     try:
-        size_rows(rows)
+        sized = iter(size_rows(rows))
+        return [_with_rates(forecast, {name: next(sized) for name, _ in named}) for forecast, named in prepared]
     except Exception:
-        errors: dict[Group, str] = {}
-        for group, (start, end) in zip(groups, spans, strict=True):
-            if start == end:
-                continue
+        result: list[LoadForecast | str] = []
+        for forecast, named in prepared:
             try:
-                size_rows(rows[start:end])
-            except Exception as error:  # this group's alone
-                errors[group] = f"{type(error).__name__}: {error}"
-        return errors
-    return {}
+                alone = size_rows([row for _, row in named]) if named else []
+                result.append(_with_rates(forecast, dict(zip([name for name, _ in named], alone, strict=True))))
+            except Exception as error:  # this model's alone
+                result.append(f"{type(error).__name__}: {error}")
+        return result
 
 
-def size_rows(rows: Sequence[Row], settings: FleetSettings) -> None:
-    """The highest rate of each row within its targets, but never that of an almost idle replica, see ``NEAREST``."""
-    found = size(
+def _with_rates(forecast: LoadForecast, rates: dict[str, Rate]) -> LoadForecast:
+    return forecast._replace(rates={**forecast.rates, **rates}) if rates else forecast
+
+
+def size_rows(rows: Sequence[Row], settings: FleetSettings) -> list[Rate]:
+    """Return the highest rate of each row within its targets, but never that of an almost idle replica.
+
+    See ``sizing.within.NEAREST``.
+    """
+    sizing = size(
         profiles_of(rows),
         targets_of(rows),
         utilisation_cap=settings.utilisation_cap,
         percentile=settings.ttft_percentile,
     )
-    take_over(rows, found, found.fallback_rate)
+    return with_sizing(rows, sizing, sizing.fallback_rate)
 
 
 def targets_of(rows: Sequence[Row]) -> Targets:
-    """What the rows' classes ask for, as the model has to see it to be right after correction."""
-    services = [row.work.service for row in rows]
-    ttft = [s.ttft / row.work.ttft_factor if s is not None else 0.0 for s, row in zip(services, rows, strict=True)]
-    itl = [s.itl / row.work.itl_factor if s is not None else 0.0 for s, row in zip(services, rows, strict=True)]
+    """Return what the rows' classes ask for, as the model has to see it to be right after correction."""
+    services = [row.rate.objective.service for row in rows]
+    ttft = [s.ttft / row.rate.ttft_factor if s is not None else 0.0 for s, row in zip(services, rows, strict=True)]
+    itl = [s.itl / row.rate.itl_factor if s is not None else 0.0 for s, row in zip(services, rows, strict=True)]
     return Targets.each(len(rows), ttft=ttft, itl=itl)
 
 
-def take_over(rows: Sequence[Row], found: Sizing, rates: FloatArray) -> None:
-    """Write down what was found for each row; ``rates`` are those to plan with."""
-    for i, (work, _, _) in enumerate(rows):
-        work.feasible = bool(found.feasible[i])
-        work.binding = str(found.binding[i])
-        work.best_ttft = float(found.best_ttft[i]) * work.ttft_factor
-        work.best_itl = float(found.best_itl[i]) * work.itl_factor
-        work.rate = float(rates[i])
-        work.eased = work.feasible and work.rate > float(found.rate[i]) * (1 + 1e-9)
-        work.sized_utilisation = float(found.utilisation[i])
-        if not (math.isfinite(work.rate) and work.rate > 0):
-            work.rate = math.nan
+def with_sizing(rows: Sequence[Row], sizing: Sizing, rates: FloatArray) -> list[Rate]:
+    """Return each row's rate with what its sizing says; ``rates`` are those to plan with."""
+    result: list[Rate] = []
+    for i, row in enumerate(rows):
+        rate, feasible = float(rates[i]), bool(sizing.feasible[i])
+        result.append(
+            row.rate._replace(
+                feasible=feasible,
+                binding=str(sizing.binding[i]),
+                best_ttft=float(sizing.best_ttft[i]) * row.rate.ttft_factor,
+                best_itl=float(sizing.best_itl[i]) * row.rate.itl_factor,
+                eased=feasible and rate > float(sizing.rate[i]) * (1 + 1e-9),
+                utilisation=float(sizing.utilisation[i]),
+                rate=rate if math.isfinite(rate) and rate > 0 else math.nan,
+            )
+        )
+    return result
 
 
 class Expected(NamedTuple):
@@ -129,22 +139,22 @@ def predict(
     percentile: float | None = None,
     model: Callable[[Profiles, ArrayLike], Measures] = analyse,
 ) -> list[Expected]:
-    """What each row's replica does at its rate; ``corrected`` by what was learnt from observation.
+    """Return what each row's replica does at its load; ``corrected`` by what was learnt from observation.
 
     ``percentile`` (percent) of TTFT instead of its mean, so that it speaks of what a percentile target speaks of.
     """
     if not rows:
         return []
-    rates = np.array([row.rate for row in rows], dtype=np.float64)
+    loads = np.array([row.load for row in rows], dtype=np.float64)
     profiles = profiles_of(rows)
-    found = model(profiles, rates)
-    ttfts = found.ttft if percentile is None else ttft_percentile(profiles, rates, percentile)
+    measures = model(profiles, loads)
+    ttfts = measures.ttft if percentile is None else ttft_percentile(profiles, loads, percentile)
     result: list[Expected] = []
     for i, row in enumerate(rows):
-        ttft, itl, load = float(ttfts[i]), float(found.itl[i]), float(found.utilisation[i])
+        ttft, itl, load = float(ttfts[i]), float(measures.itl[i]), float(measures.utilisation[i])
         if not (math.isfinite(load) and math.isfinite(ttft)):
             result.append(NOTHING)
             continue
-        up, down = (row.work.ttft_factor, row.work.itl_factor) if corrected else (1.0, 1.0)
+        up, down = (row.rate.ttft_factor, row.rate.itl_factor) if corrected else (1.0, 1.0)
         result.append(Expected(ttft * up, itl * down if math.isfinite(itl) else None, load))
     return result

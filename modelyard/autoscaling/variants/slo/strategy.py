@@ -7,189 +7,192 @@ agree. Without a known load saturation alone decides; without either the replica
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from modelyard.autoscaling.conditions import Story
-from modelyard.autoscaling.decision import Step
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.outcomes import ConditionValue, Finding, Outcome, Parts
+from modelyard.autoscaling.strategy import Tick
 from modelyard.autoscaling.variants.arbitration import arbitrate
-from modelyard.autoscaling.variants.health import HINT, other_name
-from modelyard.autoscaling.variants.shortage import LAST_REPLICA
+from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
+from modelyard.autoscaling.variants.health import load_problem
+from modelyard.autoscaling.variants.proposal import Change, Proposal, Proposed, Tracked, Transition
 from modelyard.autoscaling.variants.slo.targets import GroupProposal, propose
-from modelyard.autoscaling.variants.slo.work import GroupWork, VariantWork
-from modelyard.autoscaling.variants.state import Group, State, work_of
-from modelyard.autoscaling.variants.strategy import Moment, Strategy, Verdict
-from modelyard.autoscaling.variants.transition import give_up, observe_transition
-from modelyard.autoscaling.variants.wake import REASON as WOKEN
-from modelyard.metrics.values import Signals
+from modelyard.autoscaling.variants.strategy import VariantStrategy
+from modelyard.autoscaling.variants.targets import relaxed_since, with_given_up
+from modelyard.autoscaling.variants.transition import observe_transition
 
 BLIND = 2.5
 """Scale-down delays that saturation alone waits before it takes replicas from a model with targets."""
 
-FOUND: Story = ("True", "MetricsFound", "the load and the request sizes of the model are known")
+FOUND = ConditionValue.of("True", Finding(Outcome.METRICS_FOUND))
 
 
-class SLOStrategy:
+class _Combined(NamedTuple):
+    """What is common to the variants of a group: the forecast's proposal and what saturation says.
+
+    ``reactive`` is ``None`` where saturation could not be asked, ``blind`` says why.
+    """
+
+    forecast: LoadForecast
+    proposal: GroupProposal
+    reactive: Mapping[str, Proposed] | None
+    blind: object
+    safe: bool | None
+    metrics: ConditionValue
+
+
+class LatencyTargets:
     """Sizes a group by its load, and lets ``reactive`` (the saturation form) veto and add."""
 
-    def __init__(self, reactive: Strategy) -> None:
+    def __init__(self, reactive: VariantStrategy) -> None:
         self._reactive = reactive
 
-    def propose(self, group: Group, running: Sequence[State], tick: Moment) -> Verdict:
-        """Set the targets of all states of the group."""
-        settings, now = tick.settings, tick.fleet.now
-        work = group.slo
-        assert work is not None
-        verdict = self._reactive.propose(group, running, tick)
-        if any(state.reason == WOKEN for state in group.states):
-            # Nothing serves and requests wait: there is no load to divide yet, and who was woken stays so.
-            return verdict
-        blind = bool(verdict.problem or verdict.invalid)
-        if work.load is None:
-            return self._saturation_alone(group, work, verdict, tick)
-        if blind:
-            for state in group.states:
-                observe_transition(state, settings, now)
-                state.target, state.reason, state.message = state.base, "", ""
-        safe = None if blind else verdict.scale_down_safe
-        if work.sizes is None and not work.idle:
-            text = (
-                f"request sizes are not known (fewer than {settings.min_completions} requests finished in "
-                f"{settings.load_window:.0f} s, and none remembered): the forecast holds still"
+    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+        """Return a target for every variant of the group."""
+        settings, now = tick.settings, tick.now
+        forecast = demand.model_forecast
+        saturation = self._reactive.propose(demand, tick)
+        if forecast.load is None:
+            return _saturation_alone(demand, forecast, saturation, tick)
+        blind: object = saturation.invalid or (saturation.problem.message if saturation.problem is not None else None)
+        reactive = saturation.variants if blind is None else None
+        transitions = [
+            observe_transition(seen, settings, now) if reactive is None else _transition(reactive[seen.name])
+            for seen in demand.variants
+        ]
+        safe = saturation.scale_down_safe if blind is None else None
+        if forecast.sizes is None and not forecast.idle:
+            why = Finding(
+                Outcome.FORECAST_SIZES_UNKNOWN, least=settings.min_completions, window=settings.load_window
             )
-            base = {state.name: state.base for state in group.states}
-            proposal = GroupProposal(base, "RequestSizesUnknown", text)
-            metrics: Story = ("False", "MetricsMissing", text)
-            for state in group.states:
-                state.updates.pop("relax_since", None)
+            proposal = GroupProposal({v.name: v.base for v in transitions}, why)
+            metrics = ConditionValue.of("False", Finding(Outcome.SIZES_MISSING, finding=why))
         else:
-            proposal = propose(group, settings, now, safe)
-            work.forecast = True
+            proposal = propose(demand, transitions, settings, now, safe)
             metrics = FOUND
-        for state in group.states:
-            self._combine(state, work, proposal, verdict, blind, safe, settings)
-            state.metrics = metrics
-        return Verdict(group.states, scale_down_safe=safe, evidence=verdict.evidence)
-
-    def _combine(
-        self,
-        state: State,
-        shared: GroupWork,
-        proposal: GroupProposal,
-        verdict: Verdict,
-        blind: bool,
-        safe: bool | None,
-        settings: FleetSettings,
-    ) -> None:
-        group_text = proposal.why
-        wanted = proposal.replicas.get(state.name, state.base)
-        reactive = state.base if blind or state.target is None else state.target
-        said, reason_said = state.message, state.reason
-        result = arbitrate(state.base, reactive, wanted, safe)
-        work = work_of(state)
-        if result.overridden:
-            work.override = result.why
-        if not blind:
-            state.steps = (*state.steps, Step("saturation", state.base, reactive, reason_said))
-        state.steps = (*state.steps, Step("forecast", state.base, wanted, f"{proposal.reason}: {group_text}"))
-        if reactive != wanted or result.overridden:
-            state.steps = (*state.steps, Step("arbitration", wanted, result.target, result.why))
-        state.propose(result.target)
-        follows_saturation = result.target == reactive != wanted and not result.overridden
-        state.reason = reason_said if follows_saturation else proposal.reason
-        if result.overridden and not work.problem:
-            state.reason = "ScaleDownBlocked"
-        parts = [load_text(shared), sizing_text(work), group_text]
-        if group_text == LAST_REPLICA:
-            parts = [group_text, load_text(shared)]
-        if blind:
-            why = verdict.problem[2] if verdict.problem else verdict.invalid
-            parts.append(f"without saturation: {why}")
-        elif follows_saturation or result.overridden or work.override:
-            parts.append(f"{result.why if follows_saturation or result.overridden else work.override} ({said})")
-        else:
-            parts.append(f"saturation: {reason_said}")
-        state.message = "; ".join(filter(None, parts))
-        state.optimization = None
-        if state.timed_out_from is not None:
-            give_up(state, settings)
-
-    def _saturation_alone(self, group: Group, work: GroupWork, verdict: Verdict, tick: Moment) -> Verdict:
-        text = missing_load(group, tick.fleet.signals, tick.fleet.now, tick.settings)
-        story = text or ("False", "MetricsMissing", work.load_problem)
-        if verdict.problem or verdict.invalid:
-            return Verdict(problem=story if not verdict.invalid else None, invalid=verdict.invalid)
-        _hold_unseen(group, tick)
-        for state in verdict.decided:
-            state.metrics = story
-            state.message = f"{work.load_problem}: saturation alone decides; {state.message}"
-            if state.optimization is None:
-                state.optimization = ("True", "SaturationOnlyMode", state.message)
-        return verdict
-
-
-def _hold_unseen(group: Group, tick: Moment) -> None:
-    """Saturation knows nothing of latency targets: what it would give up while the load is not known waits longer."""
-    if not any(state.target is not None and state.target < state.base for state in group.states):
-        return
-    now, delay = tick.fleet.now, BLIND * tick.settings.scale_down_delay
-    known = [state.memory.relax_since for state in group.states]
-    since = now if None in known else max(time for time in known if time is not None)
-    if now - since >= delay:
-        return
-    for state in group.states:
-        state.updates["relax_since"] = since
-        state.propose(max(state.target or 0, state.base))
-        state.reason = "ScaleDownDelayed"
-        state.message = (
-            f"could shrink, but without a known load only after {delay:.0f} s without a break; {state.message}"
+        combined = _Combined(forecast, proposal, reactive, blind, safe, metrics)
+        return Proposal(
+            {v.name: with_given_up(_combine(v, demand, combined), v, settings) for v in transitions},
+            scale_down_safe=safe,
+            evidence=saturation.evidence,
+            wanted=proposal.wanted,
         )
 
 
-def missing_load(group: Group, signals: Signals, now: float, settings: FleetSettings) -> Story | None:
-    """Why the load is not known, as the condition ``MetricsAvailable``; ``None`` when there is nothing special."""
-    if signals.error is not None:
-        return ("False", "PrometheusError", f"Prometheus could not be read: {signals.error}")
-    if not any(state.units for state in group.states) and (text := other_name(group.states)) is not None:
-        return ("False", "MetricsUnavailable", text)
-    seen = signals.last_seen.get((group.namespace, group.model_id))
-    if seen is not None and now - seen > settings.stale_after:
-        text = f"newest metrics of {group.name} are {now - seen:.0f} s old, older than {settings.stale_after:.0f} s"
-        return ("False", "MetricsStale", text)
-    if problems := signals.problems(group.namespace):
-        return ("False", "PrometheusError", f"no load of {group.name}: {'; '.join(problems)}")
-    if group.slo is not None and group.slo.load is None:
-        return ("False", "MetricsMissing", f"{group.slo.load_problem}: {HINT}")
-    return None
+def _transition(proposed: Proposed) -> Transition:
+    assert proposed.transition is not None
+    return proposed.transition
 
 
-def sizing_text(work: VariantWork) -> str:
-    """What one replica can take, and why not more."""
-    if not work.known or work.service is None:
-        return ""
-    service = work.service
+def _combine(variant: Transition, demand: ModelDemand, group: _Combined) -> Proposed:
+    proposal, base = group.proposal, variant.base
+    wanted = proposal.replicas.get(variant.name, base)
+    reactive = group.reactive[variant.name] if group.reactive is not None else None
+    asked = base if reactive is None or reactive.replicas is None else reactive.replicas
+    result = arbitrate(base, asked, wanted, group.safe)
+    rate = group.forecast.rates[variant.name]
+    override = result.why if result.overridden else proposal.overridden.get(variant.name)
+    steps: list[Change] = []
+    if reactive is not None:
+        steps.append(Change("saturation", base, asked, reactive.reason))
+    forecast = Finding(Outcome.FORECAST_SAYS, reason=proposal.why.reason, forecast=proposal.why)
+    steps.append(Change("forecast", base, wanted, forecast))
+    if asked != wanted or result.overridden:
+        steps.append(Change("arbitration", wanted, result.target, result.why))
+    follows_saturation = result.target == asked != wanted and not result.overridden
+    reason = reactive.reason if follows_saturation and reactive is not None else proposal.why.reason
+    if result.overridden:
+        reason = Outcome.SHRINK_BLOCKED.reason
+    load, sizing = load_text(group.forecast), sizing_text(rate)
+    why = [proposal.why, load] if proposal.why.outcome is Outcome.LAST_REPLICA else [load, sizing, proposal.why]
+    if reactive is None:
+        why.append(Finding(Outcome.WITHOUT_SATURATION, why=group.blind))
+    elif follows_saturation or override is not None:
+        verdict = override if override is not None and not follows_saturation else result.why
+        why.append(Finding(Outcome.ARBITRATED, why=verdict, saturation=reactive.why))
+    else:
+        why.append(Finding(Outcome.SATURATION_SAYS, reason=reactive.reason))
+    tracked = reactive.tracked if reactive is not None else Tracked(variant.since, variant.heading)
+    return Proposed(
+        result.target,
+        reason,
+        Parts(part for part in why if part is not None),
+        metrics=group.metrics,
+        steps=tuple(steps),
+        transition=variant,
+        tracked=tracked._replace(relax_since=proposal.relax_since),
+        learnt=reactive.learnt if reactive is not None else {},
+        shortage=proposal.shortages.get(variant.name) or (reactive.shortage if reactive is not None else None),
+        override=override,
+    )
+
+
+def _saturation_alone(demand: ModelDemand, forecast: LoadForecast, saturation: Proposal, tick: Tick) -> Proposal:
+    metrics = load_problem(demand, tick.signals, tick.now, tick.settings.stale_after)
+    if saturation.invalid is not None:
+        return saturation
+    if saturation.problem is not None:
+        return Proposal(problem=metrics)
+    held = _held_unseen(demand, saturation.variants, tick)
+    alone = Finding(Outcome.SATURATION_ALONE, load=forecast.problem)
+    variants: dict[str, Proposed] = {}
+    for name, proposed in held.items():
+        why = Parts((alone, *proposed.why))
+        optimization = proposed.optimization or ConditionValue("True", "SaturationOnlyMode", why)
+        variants[name] = proposed._replace(metrics=metrics, why=why, optimization=optimization)
+    return saturation._replace(variants=variants)
+
+
+def _held_unseen(demand: ModelDemand, variants: Mapping[str, Proposed], tick: Tick) -> Mapping[str, Proposed]:
+    """Saturation knows nothing of latency targets: what it would give up while the load is not known waits longer."""
+    bases = {name: _transition(proposed).base for name, proposed in variants.items()}
+    if not any((proposed.replicas or 0) < bases[name] for name, proposed in variants.items()):
+        return variants
+    delay = BLIND * tick.settings.scale_down_delay
+    since = relaxed_since(demand.variants, tick.now)
+    if tick.now - since >= delay:
+        return variants
+    why = Finding(Outcome.SHRINK_DELAYED_UNSEEN, delay=delay)
+    return {
+        name: proposed._replace(
+            replicas=max(proposed.replicas or 0, bases[name]),
+            reason=why.reason,
+            why=Parts((why, *proposed.why)),
+            tracked=proposed.tracked._replace(relax_since=since),
+        )
+        for name, proposed in variants.items()
+    }
+
+
+def sizing_text(rate: Rate) -> Finding | None:
+    """Return what one replica can take, and why not more."""
+    service = rate.objective.service
+    if not rate.known or service is None:
+        return None
     targets = " and ".join(
         f"{name} {value:g} ms" for name, value in (("TTFT", service.ttft), ("ITL", service.itl)) if value > 0
     )
     within = f" within {targets} ({service.name})" if targets else f" ({service.name}: no latency target)"
-    if work.attains:
-        return f"a replica takes {work.rate:.4g}/s{within} for {work.attains}"
-    if work.feasible is False or work.eased:
-        cannot = "only an almost idle one could meet" if work.eased else "cannot be met"
-        return f"a replica takes {work.rate:.4g}/s at the nearest target worth it{within}, which {cannot}"
-    return (
-        f"a replica takes {work.rate:.4g}/s{within}: {work.binding} binds at {work.sized_utilisation:.0%} utilisation"
+    if rate.attains is not None:
+        return Finding(Outcome.TAKES_FOR_SHARE, rate=rate.rate, within=within, share=rate.attains)
+    if rate.eased:
+        return Finding(Outcome.TAKES_AT_EASED_TARGET, rate=rate.rate, within=within)
+    if rate.feasible is False:
+        return Finding(Outcome.TAKES_AT_NEAREST_TARGET, rate=rate.rate, within=within)
+    return Finding(
+        Outcome.TAKES, rate=rate.rate, within=within, binding=rate.binding, utilisation=rate.utilisation
     )
 
 
-def load_text(work: GroupWork) -> str:
-    """The load a group was sized for."""
-    if work.load is None:
-        return ""
-    text = "no load" if work.idle else f"{work.load:.4g} requests/s"
-    if work.sizes is not None and not work.idle:
-        remembered = "" if work.sizes.measured else ", remembered"
-        text += f" of {work.sizes.prompt:.0f} + {work.sizes.output:.0f} tokens{remembered}"
-    if work.trend:
-        text += f" ({work.trend})"
-    return text
+def load_text(forecast: LoadForecast) -> Finding | None:
+    """Return the load a group was sized for."""
+    if forecast.load is None:
+        return None
+    sizes: object = ""
+    if forecast.sizes is not None and not forecast.idle:
+        outcome = Outcome.OF_SIZE if forecast.sizes.measured else Outcome.OF_REMEMBERED_SIZE
+        sizes = Finding(outcome, prompt=forecast.sizes.prompt, output=forecast.sizes.output)
+    basis: object = "" if forecast.basis is None else Finding(Outcome.BASIS, basis=forecast.basis)
+    if forecast.idle:
+        return Finding(Outcome.NO_REQUESTS, sizes=sizes, basis=basis)
+    return Finding(Outcome.LOAD, load=forecast.load, sizes=sizes, basis=basis)

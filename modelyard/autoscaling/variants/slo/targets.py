@@ -17,232 +17,234 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing import Demand, Option, cover
+from modelyard.autoscaling.outcomes import Finding, Listing, Outcome
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.pools import pool_of_state
+from modelyard.autoscaling.variants.demand import ModelDemand, Rate
+from modelyard.autoscaling.variants.proposal import Transition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import LAST_REPLICA, note_shortage
+from modelyard.autoscaling.variants.shortage import shortage_of
 from modelyard.autoscaling.variants.slo.load import QUIET
-from modelyard.autoscaling.variants.slo.work import GroupWork
-from modelyard.autoscaling.variants.state import Group, State, work_of
-from modelyard.autoscaling.variants.targets import because, down_limit, hpa_step
-from modelyard.autoscaling.variants.transition import describe_transition, first_to_go, lost
+from modelyard.autoscaling.variants.targets import down_limit, hpa_step, moves_of, relaxed_since
+from modelyard.autoscaling.variants.transition import describe_transition, first_to_go
 
 
 class GroupProposal(NamedTuple):
-    """Replicas by variant name, the reason code and why in words."""
+    """Replicas by variant name, and why.
+
+    ``wanted`` is what the covering needs, before anything damps it (``None``: it was not asked). By variant name,
+    ``shortages`` says which replicas cannot be added, ``overridden`` what saturation overruled.
+    """
 
     replicas: Mapping[str, int]
-    reason: str
-    why: str
+    why: Finding
+    wanted: Mapping[str, int] | None = None
+    relax_since: float | None = None
+    shortages: Mapping[str, Finding] = {}
+    overridden: Mapping[str, Finding] = {}
 
 
-def sized(group: Group) -> list[State]:
-    """The states the covering can use: those with a known rate, or with any when there is no load to divide."""
-    assert group.slo is not None
-    needless = group.slo.sizes is None and group.slo.idle
-    return [s for s in group.states if not work_of(s).problem and (needless or work_of(s).known)]
-
-
-def option_of(state: State, retry: bool = False) -> Option:
-    """What the covering may do with the replicas that can be counted on.
+def option_of(variant: Transition, rate: Rate, retry: bool = False) -> Option:
+    """Return what the covering may do with the replicas that can be counted on.
 
     A variant that did not get the pods it was to have does not grow; with ``retry`` one does of which others serve.
     """
-    lower, upper = state.bounds.lower, state.bounds.upper
-    there = state.base - lost(state)
-    unplaced = (state.pending or state.surge) and any(pod.unschedulable for pod in state.pods)
-    failed = state.overdue and not (retry and state.ready)
-    if unplaced or failed or state.timed_out_from is not None:
-        upper = there if upper is None else min(there, upper)
+    seen = variant.seen
+    lower, upper = seen.bounds.lower, seen.bounds.upper
+    existing = variant.base - variant.lost
+    unplaced = (seen.pending or seen.surge) and any(pod.unschedulable for pod in seen.pods)
+    failed = variant.overdue and not (retry and seen.ready)
+    if unplaced or failed or variant.timed_out_from is not None:
+        upper = existing if upper is None else min(existing, upper)
     if upper is not None:
         upper = max(upper, lower)
-    rate = work_of(state).rate
-    return Option(
-        state.name,
-        rate if rate > 0 else 1.0,
-        work_of(state).cost,
-        pool_of_state(state),
-        state.gpus,
-        lower,
-        upper,
-        there,
-    )
+    per_replica = rate.rate if rate.rate > 0 else 1.0
+    return Option(variant.name, per_replica, rate.cost, seen.pool, seen.gpus, lower, upper, existing)
 
 
-def covering(group: Group, states: Sequence[State], load: float, penalty: float) -> dict[str, int]:
-    """The cheapest replicas for a load, those that are lost included.
+def covering(demand: ModelDemand, variants: Sequence[Transition], load: float, penalty: float) -> dict[str, int]:
+    """Return the cheapest replicas for a load, those that are lost included.
 
     A model that runs keeps one replica, idleness is judged elsewhere.
     """
-    assert group.slo is not None
+    rates, group = demand.model_forecast.rates, demand.group
+    priority = group.service.priority if group.service is not None else 1
     replicas: dict[str, int] = {}
     for retry in (False, True):
-        options = tuple(option_of(s, retry) for s in states)
-        demand = Demand(group.name, group.slo.service.priority, load, options, group.effort)
-        replicas = dict(cover(demand, penalty=penalty).replicas)
-        if demand.carried(replicas) >= demand.need or not any(s.overdue for s in states):
+        options = tuple(option_of(v, rates[v.name], retry) for v in variants)
+        question = Demand(demand.name, priority, load, options, group.effort)
+        replicas = dict(cover(question, penalty=penalty).replicas)
+        if question.carried(replicas) >= question.need or not any(v.overdue for v in variants):
             break
-    if states and not any(replicas.values()):
-        running = [s for s in states if s.base]
-        last = running[0] if len(running) == 1 else min(states, key=lambda s: (work_of(s).cost, s.name))
+    if variants and not any(replicas.values()):
+        running = [v for v in variants if v.base]
+        last = running[0] if len(running) == 1 else min(variants, key=lambda v: (rates[v.name].cost, v.name))
         if running:
             replicas[last.name] = 1
-    return {s.name: replicas[s.name] + lost(s) for s in states}
+    return {v.name: replicas[v.name] + v.lost for v in variants}
 
 
-def carried(states: Sequence[State]) -> float:
-    """Requests per second that the replicas there are, or are coming, can take."""
-    return sum(work_of(s).rate * (s.base - lost(s)) for s in states if s.base)
+def propose(
+    demand: ModelDemand, transitions: Sequence[Transition], settings: FleetSettings, now: float, safe: bool | None
+) -> GroupProposal:
+    """Return what the forecast asks for.
 
-
-def propose(group: Group, settings: FleetSettings, now: float, safe: bool | None) -> GroupProposal:
-    """What the forecast asks for. ``safe`` is saturation's verdict on shrinking, ``None`` when there is none."""
-    work = group.slo
-    assert work is not None
-    states = sized(group)
-    base = {s.name: s.base for s in group.states}
-    for state in group.states:
-        # Saturation keeps time for a step of its own, which is not the one that is waited for here.
-        state.updates.pop("relax_since", None)
-    if not states:
-        return GroupProposal(base, "MetricsUnavailable", "no variant can be sized")
+    ``safe`` is saturation's verdict on shrinking, ``None`` when there is none.
+    """
+    forecast = demand.model_forecast
+    rates, planned = forecast.rates, forecast.planned
+    base = {v.name: v.base for v in transitions}
+    # Without load there is nothing to divide: then rates need not be known.
+    needless = forecast.sizes is None and forecast.idle
+    variants = [
+        v for v in transitions if rates[v.name].objective.problem is None and (needless or rates[v.name].known)
+    ]
+    if not variants:
+        return GroupProposal(base, Finding(Outcome.NOT_SIZED), {})
+    supply = sum(rates[v.name].rate * (v.base - v.lost) for v in variants if v.base) if planned > 0 else 0.0
     penalty = settings.transition_penalty
-    supply = carried(states) if work.planned > 0 else 0.0
-    if supply < work.planned * (1 - 1e-9):
-        work.wanted = covering(group, states, work.planned, penalty)
-        return _grow(states, work, base, supply, settings)
-    roomy = work.planned if work.attaining else work.planned / (1 - min(settings.scale_down_margin, 0.99))
-    work.wanted = covering(group, states, roomy, penalty)
-    useless = {s.name: max(s.bounds.lower, s.base - gone) for s in states if (gone := first_to_go(s))}
-    if useless and any(s.base > lost(s) for s in states):
+    if supply < planned * (1 - 1e-9):
+        return _grow(demand, variants, base, covering(demand, variants, planned, penalty), supply, settings)
+    roomy = planned if forecast.attaining else planned / (1 - min(settings.scale_down_margin, 0.99))
+    wanted = covering(demand, variants, roomy, penalty)
+    useless = {v.name: max(v.seen.bounds.lower, v.base - gone) for v in variants if (gone := first_to_go(v))}
+    if useless and any(v.base > v.lost for v in variants):
         # What never came up carries nothing: it goes first, and by itself.
-        work.wanted = base | useless
-    return _relax(group, states, work, base, settings, now, safe)
+        wanted = base | useless
+    relaxed = _relax(demand, transitions, variants, base, wanted, settings, now, safe)
+    return relaxed._replace(wanted=wanted)
 
 
 def _grow(
-    states: Sequence[State], work: GroupWork, base: dict[str, int], supply: float, settings: FleetSettings
+    demand: ModelDemand,
+    variants: Sequence[Transition],
+    base: dict[str, int],
+    wanted: dict[str, int],
+    supply: float,
+    settings: FleetSettings,
 ) -> GroupProposal:
-    target = dict(base)
-    for state in states:
-        target[state.name] = up_to(state, work.wanted[state.name], settings)
-    what = f"{supply:.4g}/s with the replicas there are or coming"
-    if target == base:
-        missing = work.planned - supply
-        note_shortage(states, missing, lambda s: work_of(s).rate, lambda s: work_of(s).cost, _why_not(states))
-        return GroupProposal(target, "AtMaximum", f"{what}; no variant may grow: {_why_not(states)}")
-    load = work.load or 0.0
-    reason = "LoadRising" if supply >= load * (1 - 1e-9) else "LoadAboveCapacity"
-    return GroupProposal(target, reason, f"{what}: {_changes(states, target)}")
+    forecast = demand.model_forecast
+    rates = forecast.rates
+    targets = {v.name: up_to(v, wanted[v.name], settings) for v in variants}
+    replicas = base | targets
+    if replicas == base:
+        why = _why_not(variants)
+        shortage = shortage_of(
+            variants,
+            forecast.planned - supply,
+            lambda seen: rates[seen.name].rate,
+            lambda seen: rates[seen.name].cost,
+            why,
+        )
+        at_maximum = Finding(Outcome.FORECAST_AT_MAXIMUM, supply=supply, why=why)
+        shortages = {v.name: shortage for v in variants} if shortage is not None else {}
+        return GroupProposal(replicas, at_maximum, wanted, shortages=shortages)
+    rising = supply >= (forecast.load or 0.0) * (1 - 1e-9)
+    outcome = Outcome.FORECAST_RISING if rising else Outcome.FORECAST_ABOVE_CAPACITY
+    return GroupProposal(replicas, Finding(outcome, supply=supply, moves=moves_of(variants, targets)), wanted)
 
 
-def up_to(state: State, wanted: int, settings: FleetSettings) -> int:
-    """As many as the load demands, bounded per decision: by the number of steps or the factor, whichever allows more.
+def up_to(variant: Transition, wanted: int, settings: FleetSettings) -> int:
+    """Return as many as the load demands, bounded per decision: by the number of steps or the factor, the larger.
 
     And bounded to two decisions ahead of what is ready: a measurement that went wrong stays so for a whole window,
     and must not order hundreds of replicas.
     """
-    base = state.base
+    seen, base = variant.seen, variant.base
     if wanted <= base:
         return base
 
     def step(replicas: int) -> int:
         return max(replicas + settings.max_step_up, int(replicas * settings.max_step_up_factor))
 
-    ready = max(state.ready or 0, (state.current or 0) - state.pending)
+    ready = max(seen.ready or 0, (seen.current or 0) - seen.pending)
     target = min(wanted, step(base), max(base, step(step(ready))))
-    if state.mode is Mode.SIGNAL and state.current:
+    if seen.mode is Mode.SIGNAL and seen.current:
         # An HPA does not react to less.
-        target = max(target, state.current + hpa_step(state.current))
-    if state.bounds.upper is not None:
-        target = min(target, max(base, state.bounds.upper))
+        target = max(target, seen.current + hpa_step(seen.current))
+    if seen.bounds.upper is not None:
+        target = min(target, max(base, seen.bounds.upper))
     return target
 
 
 def _relax(
-    group: Group,
-    states: Sequence[State],
-    work: GroupWork,
+    demand: ModelDemand,
+    transitions: Sequence[Transition],
+    variants: Sequence[Transition],
     base: dict[str, int],
+    wanted: Mapping[str, int],
     settings: FleetSettings,
     now: float,
     safe: bool | None,
 ) -> GroupProposal:
-    up = [s for s in states if work.wanted[s.name] > s.base]
-    down = [s for s in states if work.wanted[s.name] < s.base]
-    saved = sum(work_of(s).cost * (s.base - work.wanted[s.name]) for s in states)
+    forecast = demand.model_forecast
+    rates = forecast.rates
+    up = [v for v in variants if wanted[v.name] > v.base]
+    down = [v for v in variants if wanted[v.name] < v.base]
+    saved = sum(rates[v.name].cost * (v.base - wanted[v.name]) for v in variants)
     if up and saved <= 0:
         # The replicas there are carry the load, only not with the margin: no reason to grow or to change the mix.
         up = down = []
+    moving = next((v for v in transitions if v.moving), None)
     if not up and not down:
-        moving = next((s for s in group.states if s.moving), None)
         if moving is not None:
-            return GroupProposal(base, "InTransition", describe_transition(moving))
-        if work.idle and sum(base.values()) == 1 and not group.zero.enabled:
-            return GroupProposal(base, "SteadyState", LAST_REPLICA)
-        return GroupProposal(base, "SteadyState", "as many as needed")
-    if not work.full_window:
-        text = f"fewer would do, but the load has not been seen for a whole window of {settings.load_window:.0f} s"
-        return GroupProposal(base, "WarmUpHold", text)
-    if (work.load or 0.0) <= QUIET and not work.idle:
-        return GroupProposal(base, "RequestsInFlight", "nothing arrives, but requests are in flight or may be")
+            return GroupProposal(base, describe_transition(moving))
+        last = forecast.idle and sum(base.values()) == 1 and not demand.zero.enabled
+        return GroupProposal(base, Finding(Outcome.LAST_REPLICA if last else Outcome.FORECAST_STEADY))
+    if not forecast.full_window:
+        return GroupProposal(base, Finding(Outcome.WARM_UP, window=settings.load_window))
+    if (forecast.load or 0.0) <= QUIET and not forecast.idle:
+        return GroupProposal(base, Finding(Outcome.IN_FLIGHT))
     if down and safe is False:
-        for state in down:
-            work_of(state).override = "the forecast would shrink; saturation says it is not safe"
-        return GroupProposal(base, "ScaleDownBlocked", "fewer would do, but saturation says shrinking is not safe")
-    # Relaxed since the latest time any of them was not: a variant without a time has just become so.
-    known = [s.memory.relax_since for s in group.states]
-    since = now if None in known else max(time for time in known if time is not None)
-    for state in group.states:
-        state.updates["relax_since"] = since
-    moving = next((s for s in group.states if s.moving), None)
+        overridden = {v.name: Finding(Outcome.OVERRIDDEN) for v in down}
+        return GroupProposal(base, Finding(Outcome.SHRINK_BLOCKED), overridden=overridden)
+    since = relaxed_since(demand.variants, now)
     if moving is not None:
-        return GroupProposal(base, "InTransition", describe_transition(moving))
-    wish = _changes(states, work.wanted)
-    budget = down_limit(sum(s.base for s in group.states), settings)
-    steps = (Shrink(s.memory, s.base, max(s.base - budget, work.wanted[s.name])) for s in down)
+        return GroupProposal(base, describe_transition(moving), relax_since=since)
+    moves = moves_of(variants, {v.name: wanted[v.name] for v in variants})
+    budget = down_limit(sum(base.values()), settings)
+    shrinks = (Shrink(v.seen.memory, v.base, max(v.base - budget, wanted[v.name])) for v in down)
     # A load that is gone is at no edge between two sizes, whatever was regretted before.
-    delay = settings.scale_down_delay if work.idle else shrink_delay(steps, settings.scale_down_delay, now)
-    if work.attaining and not work.idle:
+    delay = settings.scale_down_delay if forecast.idle else shrink_delay(shrinks, settings.scale_down_delay, now)
+    if forecast.attaining and not forecast.idle:
         # The rule that is followed remembers as long as the load's own history asks for.
         delay = 0.0
     left = delay - (now - since)
     if left > 0:
-        text = f"{wish} would do; waiting for {delay:.0f} s without a break, {left:.0f} s to go"
-        return GroupProposal(base, "ScaleDownDelayed", text + because(delay, settings))
-    target = dict(base)
+        longer = delay > settings.scale_down_delay
+        outcome = Outcome.FORECAST_DELAYED_LONGER if longer else Outcome.FORECAST_DELAYED
+        return GroupProposal(base, Finding(outcome, moves=moves, delay=delay, left=left), relax_since=since)
     if up:
-        for state in up:
-            target[state.name] = up_to(state, work.wanted[state.name], settings)
-        return GroupProposal(target, "CheaperMix", f"{wish} is cheaper; what it replaces goes when it is ready")
-    ignored = ""
-    for state in sorted(down, key=lambda s: (work_of(s).cost, s.name), reverse=True):
-        room = state.base - work.wanted[state.name]
-        step = min(max(budget, first_to_go(state)), room)
-        if state.mode is Mode.SIGNAL and 0 < step < hpa_step(state.base):
-            step = hpa_step(state.base)
+        replicas = base | {v.name: up_to(v, wanted[v.name], settings) for v in up}
+        return GroupProposal(replicas, Finding(Outcome.CHEAPER_MIX, moves=moves), relax_since=since)
+    targets: dict[str, int] = {}
+    ignored: Finding | None = None
+    for v in sorted(down, key=lambda v: (rates[v.name].cost, v.name), reverse=True):
+        room = v.base - wanted[v.name]
+        step = min(max(budget, first_to_go(v)), room)
+        least = hpa_step(v.base)
+        if v.seen.mode is Mode.SIGNAL and 0 < step < least:
+            step = least
             if step > room:
-                ignored = f"an HPA ignores less than {step} of {state.base} replicas"
+                ignored = Finding(Outcome.FORECAST_BELOW_HPA_TOLERANCE, moves=moves, least=least, replicas=v.base)
                 continue
         if step <= 0:
             break
-        target[state.name] = state.base - step
+        targets[v.name] = v.base - step
         budget -= step
-    if target == base:
-        return GroupProposal(base, "BelowHPATolerance", f"{wish} would do, but {ignored}")
-    needed = ", ".join(f"{name} {count}" for name, count in work.wanted.items())
-    return GroupProposal(target, "CapacitySpare", f"{_changes(states, target)} (needed {needed})")
+    if not targets and ignored is not None:
+        return GroupProposal(base, ignored, relax_since=since)
+    ordered = {v.name: targets[v.name] for v in variants if v.name in targets}
+    needed = Listing(f"{name} {count}" for name, count in wanted.items())
+    shrinking = Finding(Outcome.FORECAST_SHRINKING, moves=moves_of(variants, ordered), needed=needed)
+    return GroupProposal(base | targets, shrinking, relax_since=since)
 
 
-def _changes(states: Sequence[State], target: Mapping[str, int]) -> str:
-    return ", ".join(f"{s.name} {s.base} → {target[s.name]}" for s in states if target[s.name] != s.base)
-
-
-def _why_not(states: Sequence[State]) -> str:
-    parts = []
-    for state in states:
-        if state.bounds.upper is not None and state.base >= state.bounds.upper:
-            parts.append(f"{state.name} is at its {state.bounds.upper_from} ({state.bounds.upper})")
+def _why_not(variants: Sequence[Transition]) -> Listing:
+    reasons = []
+    for v in variants:
+        bounds = v.seen.bounds
+        if bounds.upper is not None and v.base >= bounds.upper:
+            reasons.append(Finding(Outcome.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
         else:
-            parts.append(f"{state.name} did not get the replicas asked for before, or is far ahead of those ready")
-    return ", ".join(parts)
+            reasons.append(Finding(Outcome.NOT_STARTED_OR_FAR_AHEAD, name=v.name))
+    return Listing(reasons)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import NamedTuple
 
+from modelyard.autoscaling.outcomes import Outcome
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.attribution import Performances
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.replicas import stuck_pods, unseen
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
-from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.variants.tokens.capacity import (
     FLOOR,
     Replica,
@@ -78,15 +79,13 @@ class TokenAnalysis(Assessment):
     """
 
     unit = " tokens"
-    what_is_short = "TokenCapacityLow"
+    what_is_short = Outcome.SHORT_OF_TOKENS
     thresholds: TokenThresholds
     variants: dict[str, VariantLoad] = field(default_factory=dict)
     demand: float = 0.0
     backlog: float = 0.0
     silent: int = 0
     assumed: int = 0
-    compute_limits: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """By variant name: what its memory should hold from now on, where that changes."""
 
     @property
     def scale_up(self) -> bool:
@@ -103,9 +102,9 @@ class TokenAnalysis(Assessment):
         """Tokens that the ready replicas can hold."""
         return fsum(v.serving * v.worth for v in self.variants.values())
 
-    def worth(self, state: State) -> float:
-        """Tokens that one replica of the variant can hold."""
-        return float(self.variants[state.name].worth)
+    def worth(self, seen: Observation) -> float:
+        """Return the tokens that one replica of the variant can hold."""
+        return float(self.variants[seen.name].worth)
 
     def wanted(self, factor: float = 1.0) -> float:
         """Tokens of capacity that ``factor`` times the load needs."""
@@ -139,8 +138,7 @@ class TokenAnalysis(Assessment):
             if n > 0
         )
 
-    def numbers(self) -> str:
-        """The numbers for messages."""
+    def __str__(self) -> str:
         text = (
             f"demand {self.demand:.0f} tokens, capacity {self.supply:.0f} "
             f"over {self.reporting} reporting, {self.saturated} saturated"
@@ -159,7 +157,7 @@ class TokenAnalysis(Assessment):
 
 
 def analyse_tokens(
-    states: Sequence[State],
+    variants: Sequence[Observation],
     performance: Performances,
     limits: Thresholds,
     thresholds: TokenThresholds,
@@ -167,33 +165,33 @@ def analyse_tokens(
     now: float,
     queue: Queue = NO_QUEUE,
 ) -> TokenAnalysis:
-    """Analyse one model; ``states`` are all its variants, those at zero too, ``queue`` what waits at the gateway."""
+    """Analyse one model; ``variants`` are all its variants, those at zero too, ``queue`` what waits at the gateway."""
     result = TokenAnalysis(thresholds=thresholds)
-    stuck, result.stuck_pods = stuck_pods(states, settings, now)
+    stuck, result.stuck_pods = stuck_pods(variants, settings, now)
     warm_before = now - settings.warm_up
-    pods = [(signal.namespace, signal.pod, signal.model) for state in states for signal, _ in state.units]
+    pods = [(signal.namespace, signal.pod, signal.model) for seen in variants for signal, _ in seen.units]
     said = [performance[key] for key in pods if key in performance]
     prompt, output = mean_tokens(said)
     hits = [one.prefix_hit_rate for one in said if one.prefix_hit_rate is not None]
-    known = Known(states, prompt, output, limits)
-    for state in states:
-        for signal, _ in state.units:
+    known = Known(variants, prompt, output, limits)
+    for seen in variants:
+        for signal, _ in seen.units:
             reported = performance.get((signal.namespace, signal.pod, signal.model))
             if reported is not None and reported.kv_tokens:
-                known.totals.setdefault(state.name, []).append(reported.kv_tokens)
+                known.totals.setdefault(seen.name, []).append(reported.kv_tokens)
     spare_kv: list[float] = []
     spare_queue: list[float] = []
-    unknown: list[State] = []
+    unknown: list[Observation] = []
     """One entry per replica whose demand has to be taken from the others."""
-    for state in sorted(states, key=lambda s: s.name):
-        variant = result.variants[state.name] = VariantLoad()
-        state.young = 0
+    for seen in sorted(variants, key=lambda seen: seen.name):
+        variant = result.variants[seen.name] = VariantLoad()
+        young = 0
         assumed_total = 0
         capacities: list[int] = []
         observed: dict[str, list[int]] = {}
         # Defaults of an engine whose command line is not known would only be a guess at its limit.
-        arguments = arguments_of(state) if state.workload is not None and state.workload.engine_args else None
-        for signal, pod in state.units:
+        arguments = arguments_of(seen) if seen.workload is not None and seen.workload.engine_args else None
+        for signal, pod in seen.units:
             result.reporting += 1
             result.unready += pod.ready_since is None
             if (signal.namespace, signal.pod) in stuck:
@@ -207,22 +205,22 @@ def analyse_tokens(
                 result.waiting += waiting
                 spare_queue.append(limits.queue - waiting / engines)
             warm = pod.ready_since is not None and pod.ready_since <= warm_before
-            state.young += pod.ready_since is not None and not warm
-            seen = performance.get((signal.namespace, signal.pod, signal.model))
-            total = seen.kv_tokens if seen is not None and seen.kv_tokens else 0
+            young += pod.ready_since is not None and not warm
+            reported = performance.get((signal.namespace, signal.pod, signal.model))
+            total = reported.kv_tokens if reported is not None and reported.kv_tokens else 0
             if not total:
-                total = assumed_total = assumed_total or known.total(state)
+                total = assumed_total = assumed_total or known.total(seen)
                 result.assumed += 1
-            own_prompt = (seen.prompt_tokens if seen is not None else None) or prompt
-            own_output = (seen.output_tokens if seen is not None else None) or output
+            own_prompt = (reported.prompt_tokens if reported is not None else None) or prompt
+            own_output = (reported.output_tokens if reported is not None else None) or output
             if kv is None:
                 result.incomplete += 1
-                unknown.append(state)
+                unknown.append(seen)
                 continue
             # Of several engines, the fullest one's use is not that of all their caches.
-            use = seen.mean_kv if engines > 1 and seen is not None and seen.mean_kv is not None else kv
+            use = reported.mean_kv if engines > 1 and reported is not None and reported.mean_kv is not None else kv
             replica = Replica(total, tokens_in_use(use, total), waiting or 0.0, own_prompt, own_output, engines)
-            capacity = replica_capacity(replica, limits, state.memory.compute_limits, arguments, FLOOR, warm)
+            capacity = replica_capacity(replica, limits, seen.memory.compute_limits, arguments, FLOOR, warm)
             variant.demand += capacity.demand
             variant.counted += 1
             capacities.append(capacity.effective)
@@ -235,18 +233,19 @@ def analyse_tokens(
                 variant.trusted += 1
             result.saturated += capacity.saturated
         if capacities:
-            variant.worth = known.live[state.name] = middle(capacities)
-        _learn(result, state, observed)
+            variant.worth = known.live[seen.name] = middle(capacities)
+        _learn(result, seen, observed)
         result.stuck += variant.lost
-        result.warming += state.young
-        quiet = max(0, (state.ready or 0) - state.reporting)
-        silent = quiet - (unseen(state, warm_before) if quiet else 0)
+        result.young[seen.name] = young
+        result.warming += young
+        quiet = max(0, (seen.ready or 0) - seen.reporting)
+        silent = quiet - (unseen(seen, warm_before) if quiet else 0)
         result.silent += silent
-        unknown += [state] * silent
-        variant.serving = max(0, (state.ready or 0) - variant.lost)
-    for state in states:
-        variant = result.variants[state.name]
-        variant.worth = variant.worth or known.capacity(state)
+        unknown += [seen] * silent
+        variant.serving = max(0, (seen.ready or 0) - variant.lost)
+    for seen in variants:
+        variant = result.variants[seen.name]
+        variant.worth = variant.worth or known.capacity(seen)
     _fill_in(result, unknown)
     backlog = queue.requests
     result.backlog = queue.tokens(prompt, output, fsum(hits) / len(hits) if hits else 0.0)
@@ -254,23 +253,23 @@ def analyse_tokens(
     result.spare_kv = fsum(spare_kv) / len(spare_kv) if spare_kv else None
     result.spare_queue = fsum(spare_queue) / len(spare_queue) - backlog / len(spare_queue) if spare_queue else None
     result.waiting += backlog
-    result.scale_down_safe = not result.scale_up and any(result.fits({s.name: 1}) for s in states if s.current)
+    result.scale_down_safe = not result.scale_up and any(result.fits({s.name: 1}) for s in variants if s.current)
     return result
 
 
-def _fill_in(result: TokenAnalysis, unknown: Sequence[State]) -> None:
+def _fill_in(result: TokenAnalysis, unknown: Sequence[Observation]) -> None:
     """Replicas of which no load is known carry the mean of their variant, else of the model."""
     counted = sum(v.counted for v in result.variants.values())
     everywhere = fsum(v.demand for v in result.variants.values()) / counted if counted else 0.0
     means = {name: v.demand / v.counted if v.counted else everywhere for name, v in result.variants.items()}
-    for state in unknown:
-        result.variants[state.name].demand += means[state.name]
-        result.variants[state.name].counted += 1
+    for seen in unknown:
+        result.variants[seen.name].demand += means[seen.name]
+        result.variants[seen.name].counted += 1
 
 
-def _learn(result: TokenAnalysis, state: State, observed: Mapping[str, Sequence[int]]) -> None:
+def _learn(result: TokenAnalysis, seen: Observation, observed: Mapping[str, Sequence[int]]) -> None:
     """Keep what was in use when a queue formed: one value per tick and class, and only where it says something new."""
-    history: Mapping[str, Sequence[float]] = state.memory.compute_limits
+    history: Mapping[str, Sequence[float]] = seen.memory.compute_limits
     changed = False
     for bucket, values in sorted(observed.items()):
         value = float(middle(values))
@@ -280,4 +279,4 @@ def _learn(result: TokenAnalysis, state: State, observed: Mapping[str, Sequence[
             history = remember(history, bucket, value)
             changed = True
     if changed:
-        result.compute_limits[state.name] = {bucket: list(values) for bucket, values in history.items()}
+        result.compute_limits[seen.name] = {bucket: list(values) for bucket, values in history.items()}

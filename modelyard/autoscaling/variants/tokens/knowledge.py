@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor, fsum
 
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.saturation_config import Thresholds
-from modelyard.autoscaling.variants.state import State
 from modelyard.autoscaling.variants.tokens.capacity import derived_limit, middle
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments, parse_engine_arguments
 from modelyard.metrics.values import PodPerformance
 
 
-def arguments_of(state: State) -> EngineArguments:
+def arguments_of(seen: Observation) -> EngineArguments:
     """The engine's arguments; its defaults where the command line is not known."""
-    return parse_engine_arguments(state.workload.engine_args if state.workload is not None else ())
+    return parse_engine_arguments(seen.workload.engine_args if seen.workload is not None else ())
 
 
 def mean_tokens(found: Sequence[PodPerformance]) -> tuple[float, float]:
@@ -40,38 +40,38 @@ def memory_limit(arguments: EngineArguments, limits: Thresholds) -> int | None:
 class Known:
     """Cache sizes and capacities per replica of a model, by variant name, as far as replicas report them."""
 
-    def __init__(self, states: Sequence[State], prompt: float, output: float, limits: Thresholds) -> None:
-        self._states = {state.name: state for state in states}
+    def __init__(self, variants: Sequence[Observation], prompt: float, output: float, limits: Thresholds) -> None:
+        self._variants = {seen.name: seen for seen in variants}
         self._prompt, self._output, self._limits = prompt, output, limits
         self.totals: dict[str, list[int]] = {}
         """KV tokens of reporting replicas."""
         self.live: dict[str, int] = {}
         """Median capacity of reporting replicas whose cache size is known."""
 
-    def total(self, state: State) -> int:
+    def total(self, seen: Observation) -> int:
         """KV tokens of a replica that does not say: like its siblings, else as its arguments say, else assumed."""
-        own = self.totals.get(state.name)
+        own = self.totals.get(seen.name)
         if own:
             return middle(own)
-        fixed = arguments_of(state).kv_tokens
-        like = [t for s in self._like(state) for t in self.totals.get(s.name, ())]
+        fixed = arguments_of(seen).kv_tokens
+        like = [t for s in self._like(seen) for t in self.totals.get(s.name, ())]
         known = [t for totals in self.totals.values() for t in totals]
         if like or fixed or known:
             return middle(like) or fixed or min(known)
         # Nobody knows: then one scale for all. Use of the cache is a share of it, whatever its real size.
-        return arguments_of(state).effective_batched_tokens
+        return arguments_of(seen).effective_batched_tokens
 
-    def capacity(self, state: State) -> int:
+    def capacity(self, seen: Observation) -> int:
         """Capacity per replica of a variant of which no replica reports."""
-        if state.name in self.live:
-            return self.live[state.name]
-        arguments = arguments_of(state)
-        like = [self.live[s.name] for s in self._like(state) if s.name in self.live]
+        if seen.name in self.live:
+            return self.live[seen.name]
+        arguments = arguments_of(seen)
+        like = [self.live[s.name] for s in self._like(seen) if s.name in self.live]
         if like:
             return middle(like)
         memory = memory_limit(arguments, self._limits)
         derived = None
-        if state.workload is not None and state.workload.engine_args:
+        if seen.workload is not None and seen.workload.engine_args:
             derived = derived_limit(arguments, self._prompt, self._output)
         ways = [way for way in (memory, derived) if way]
         if ways:
@@ -80,14 +80,14 @@ class Known:
             return min(self.live.values())
         return floor(arguments.effective_batched_tokens * self._limits.kv)
 
-    def _like(self, state: State) -> list[State]:
+    def _like(self, seen: Observation) -> list[Observation]:
         """Other variants with the same accelerator, GPUs and capacity-relevant arguments."""
-        mine = arguments_of(state)
+        mine = arguments_of(seen)
         return [
             other
-            for other in self._states.values()
-            if other is not state
-            and other.accelerator == state.accelerator
-            and other.gpus == state.gpus
+            for other in self._variants.values()
+            if other is not seen
+            and other.accelerator == seen.accelerator
+            and other.gpus == seen.gpus
             and mine.compatible(arguments_of(other))
         ]

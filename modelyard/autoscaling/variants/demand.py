@@ -1,0 +1,184 @@
+"""What is asked of the variants of one model: the second stage's result, and what a strategy proposes for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from modelyard.autoscaling.memory.variants import SLOMemory
+from modelyard.autoscaling.mixing import Effort
+from modelyard.autoscaling.outcomes import Finding, Outcome, Parts
+from modelyard.autoscaling.settings import Compatibility
+from modelyard.autoscaling.variants.attribution import Performances
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.saturation_config import Effective
+from modelyard.autoscaling.variants.slo.attainment import Holding
+from modelyard.autoscaling.variants.slo.classes import ServiceClass
+from modelyard.autoscaling.variants.slo.objective import Objective
+from modelyard.autoscaling.variants.zero_config import ZeroRule
+from modelyard.metrics.values import ModelLoad
+from modelyard.objects import Key, Notice
+
+if TYPE_CHECKING:  # it names this module's types
+    from modelyard.autoscaling.variants.strategy import Entry
+
+
+class Attains(NamedTuple):
+    """What a rate holds where the share of requests within the targets is aimed at.
+
+    ``may_miss`` is the share of requests that may miss with ``replicas`` together, ``idle_misses`` the share that misses
+    on idle replicas where that is more than allowed. ``busy`` is the engines that a request per second keeps busy.
+    """
+
+    may_miss: float
+    replicas: int
+    idle_misses: float | None
+    holding: Holding
+    busy: float
+
+    def __str__(self) -> str:
+        text = f"{100 * (1 - self.may_miss):.3g} % of the requests, {self.replicas} of them together"
+        if self.idle_misses is not None:
+            text += f" ({100 * self.idle_misses:.1f} % miss on idle replicas too)"
+        return text
+
+
+class Rate(NamedTuple):
+    """What one replica of a variant can take within its targets.
+
+    ``rate`` is in requests per second, NaN when not known; ``binding`` what limits it. ``eased``: a target can be met,
+    but only by a replica with next to nothing to do, and the replica is sized for a little more. ``assumed_sizes``: the
+    request sizes are made up, so that only "infeasible whatever comes" can be said. The factors are observed over
+    predicted latencies.
+    """
+
+    objective: Objective
+    memory: SLOMemory
+    ttft_factor: float = 1.0
+    itl_factor: float = 1.0
+    assumed_sizes: bool = False
+    rate: float = math.nan
+    feasible: bool | None = None
+    eased: bool = False
+    binding: str = ""
+    best_ttft: float = math.nan
+    best_itl: float = math.nan
+    utilisation: float = math.nan
+    attains: Attains | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether one replica's rate is known."""
+        return self.rate > 0 and not self.assumed_sizes
+
+    @property
+    def cost(self) -> float:
+        """Cost of one replica per hour."""
+        return self.objective.cost
+
+
+class RequestSizes(NamedTuple):
+    """Mean tokens of a request. ``measured`` means now; otherwise the last ones that could be believed."""
+
+    prompt: float
+    output: float
+    measured: bool = True
+
+
+class LoadForecast(NamedTuple):
+    """The load that variants with latency targets have to carry, in requests per second.
+
+    ``load`` ``None`` is not known, never zero; ``problem`` says why. ``planned`` is the load sized for, growth expected
+    until new replicas are ready included, and ``basis`` says why. ``idle`` means no arrivals and nothing in flight.
+    ``attaining``: ``planned`` is what the share of requests within the targets asks for, margin and memory included.
+    ``full_window``: a whole load window has been seen. ``notices`` are by variant name.
+    """
+
+    load: float | None
+    problem: Finding | None = None
+    planned: float = 0.0
+    basis: Finding | None = None
+    sizes: RequestSizes | None = None
+    idle: bool = False
+    full_window: bool = True
+    attaining: bool = False
+    rates: Mapping[str, Rate] = {}
+    notices: Mapping[str, tuple[Notice, ...]] = {}
+
+
+class Group(NamedTuple):
+    """The variants of one model that are decided together.
+
+    ``effort`` bounds what all groups of the namespace spend on searches for the cheapest mix, ``trials`` what they spend
+    on trying rules, in steps of the load times replicas.
+    """
+
+    namespace: str
+    model_id: str
+    variants: tuple[Observation, ...]
+    compatibility: Compatibility
+    service: ServiceClass | None = None
+    effort: Effort | None = None
+    trials: Effort | None = None
+    notices: Mapping[Key, tuple[Notice, ...]] = {}
+
+    @property
+    def name(self) -> str:
+        """The model and its namespace, for messages."""
+        return f"model {self.model_id!r} in namespace {self.namespace}"
+
+
+class ModelDemand(NamedTuple):
+    """What is asked of a group, and how it is decided.
+
+    ``forecast`` is ``None`` where saturation alone decides. ``backlog`` is requests that wait at a gateway,
+    ``backlog_bytes`` the size of their bodies.
+    """
+
+    group: Group
+    config: Effective
+    zero: ZeroRule
+    entry: Entry
+    forecast: LoadForecast | None = None
+    rates: Mapping[str, Rate] = {}
+    """What is known of the variants' rates, by name, also where saturation alone decides."""
+    load: ModelLoad | None = None
+    backlog: float = 0.0
+    backlog_bytes: float = 0.0
+    performances: Performances = {}
+    """What pods report of their performance; under the reporting pod of a group, that of the whole group."""
+
+    @property
+    def variants(self) -> tuple[Observation, ...]:
+        """All variants of the group."""
+        return self.group.variants
+
+    @property
+    def running(self) -> list[Observation]:
+        """The variants whose workload is not at zero."""
+        return [seen for seen in self.group.variants if seen.spec > 0]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Namespace and model."""
+        return self.group.namespace, self.group.model_id
+
+    @property
+    def name(self) -> str:
+        """The model and its namespace, for messages."""
+        return self.group.name
+
+    @property
+    def model_forecast(self) -> LoadForecast:
+        """The forecast of a group that has one."""
+        assert self.forecast is not None
+        return self.forecast
+
+    def problem_of(self, seen: Observation) -> Finding | Parts | None:
+        """Return why a variant cannot be sized for its targets, if so."""
+        objective = seen.objective
+        if objective is None or objective.problem is not None:
+            return None if objective is None else objective.problem
+        waits = self.group.service is None and objective.spec is None
+        return Finding(Outcome.OTHERS_NOT_LEARNT) if waits else None

@@ -1,0 +1,97 @@
+"""What one tick knows of a variant before anything is decided. ``observe`` makes one ``Observation`` of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from modelyard.autoscaling.accelerators import UNRESOLVED, pool_name
+from modelyard.autoscaling.decision import UNBOUNDED, Bounds
+from modelyard.autoscaling.fleet import Consumer, Variant
+from modelyard.autoscaling.handling import Handling
+from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.settings import Mode
+from modelyard.autoscaling.variants.slo.objective import Objective
+from modelyard.metrics.values import PodSignal
+from modelyard.objects import Key, Notice, Pod, Workload, WorkloadId
+
+Unit = tuple[PodSignal, Pod]
+"""A reporting replica: its signals and the pod they come from (the leader of a group)."""
+
+
+class Observation(NamedTuple):
+    """One variant in this tick. Replica numbers are in the target's own unit; ``None`` is not known.
+
+    ``current`` is the replicas there are, without ``surge``: the pods beyond ``spec`` that a rolling update runs.
+    ``ready`` counts ready replicas, surge included, ``reporting`` those of them that report: a pod may also report
+    before it is ready. ``desired`` was published last (``None``: never decided). ``other_models`` are models that its
+    pods report and that are not the variant's. ``consumers_error`` says why there may be more ``consumers``.
+    """
+
+    variant: Variant
+    handling: Handling
+    mode: Mode
+    memory: VariantMemory
+    desired: int | None = None
+    workload_id: WorkloadId | None = None
+    workload: Workload | None = None
+    consumers: Sequence[Consumer] = ()
+    consumers_error: str | None = None
+    bounds: Bounds = UNBOUNDED
+    spec: int = 0
+    current: int | None = None
+    surge: int = 0
+    ready: int | None = None
+    pending: int = 0
+    reporting: int = 0
+    pods: Sequence[Pod] = ()
+    units: Sequence[Unit] = ()
+    other_models: Collection[str] = ()
+    accelerator: str | None = None
+    objective: Objective | None = None
+    """What is known of a variant that has latency targets."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name of the VariantAutoscaling."""
+        return self.variant.key
+
+    @property
+    def name(self) -> str:
+        """Name of the VariantAutoscaling, for messages and ties."""
+        return self.variant.key.name
+
+    @property
+    def gpus(self) -> int:
+        """GPUs per replica; a template that asks for none counts as what the SLO form says, else as one."""
+        if self.workload is not None and self.workload.gpus:
+            return self.workload.gpus
+        return self.variant.slo.accelerator_count if self.variant.slo is not None else 1
+
+    @property
+    def accelerator_name(self) -> str:
+        """The accelerator, ``unresolved`` where it is not known."""
+        return self.accelerator or UNRESOLVED
+
+    @property
+    def pool(self) -> str:
+        """The pool of GPUs that the variant draws from; ``""`` when its accelerator is not known."""
+        if not self.accelerator:
+            return ""
+        return pool_name(self.accelerator, self.workload.gpu_resource if self.workload is not None else "")
+
+    @property
+    def pods_per_replica(self) -> int:
+        """Pods of one replica."""
+        return self.workload.pods_per_replica if self.workload is not None else 1
+
+    def without_surge(self) -> Observation:
+        """Return the observation without the pods beyond ``spec.replicas``.
+
+        They belong to a rolling update or are about to go. If they counted, desired would follow them up, and the next
+        surge would be a share of that.
+        """
+        if self.current is None or self.current <= self.spec:
+            return self
+        return self._replace(surge=self.current - self.spec, current=self.spec)

@@ -1,0 +1,153 @@
+"""The strategies of the saturation form, and what is common to all strategies of variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.variants import health
+from modelyard.autoscaling.variants.analysis import analyse_repaired
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Change, Proposal, Proposed, keep
+from modelyard.autoscaling.variants.saturation_config import TokenThresholds
+from modelyard.autoscaling.variants.strategy import VariantStrategy
+from modelyard.autoscaling.variants.targets import propose_targets
+from modelyard.autoscaling.variants.tokens.analysis import Queue, analyse_tokens
+from modelyard.autoscaling.variants.wake import REASON, at_zero, wake, wake_time
+from modelyard.metrics.values import Signals
+
+Wake = Callable[[ModelDemand, Signals, FleetSettings, float], Mapping[str, Proposed]]
+"""Proposes for the variants at zero, by name."""
+
+
+class Checked:
+    """A strategy that rests on thresholds and on the signals of pods: it is only asked when there are both.
+
+    ``strict``: thresholds that make scaling endless or impossible are as bad as ones that cannot be read.
+    """
+
+    def __init__(self, strategy: VariantStrategy, strict: bool = True) -> None:
+        self._strategy = strategy
+        self._strict = strict
+
+    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+        """Return the strategy's proposal, or why it was not asked."""
+        config = demand.config
+        problems = config.errors + config.unsafe if self._strict else config.errors
+        if problems:
+            return Proposal(invalid=Finding(Outcome.INVALID, problem="; ".join(problems)))
+        problem = health.metrics_problem(demand, demand.running, tick.signals, tick.now, tick.settings.stale_after)
+        return Proposal(problem=problem) if problem is not None else self._strategy.propose(demand, tick)
+
+
+class Percentages:
+    """The saturation form's percentage analysis, repaired."""
+
+    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+        """Return a target for every variant: those at zero may be woken."""
+        limits = demand.config.thresholds
+        analysis = analyse_repaired(demand.running, limits, tick.settings, tick.now, demand.backlog)
+        return propose_targets(demand, analysis, tick.settings, tick.now)
+
+
+class Tokens:
+    """The token analyzer, repaired, with the common rules for targets."""
+
+    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+        """Return a target for every variant: those at zero may be woken."""
+        config, settings = demand.config, tick.settings
+        thresholds = config.tokens or TokenThresholds()
+        queue = Queue(demand.backlog, demand.backlog_bytes)
+        analysis = analyse_tokens(
+            demand.variants, demand.performances, config.thresholds, thresholds, settings, tick.now, queue
+        )
+        return propose_targets(demand, analysis, settings, tick.now)
+
+
+class WithZero:
+    """A strategy, with what is proposed for the variants at zero.
+
+    ``waking`` decides about the others of a model that is being woken (``None``: the strategy). Without ``wake`` the
+    strategy decides on the variants at zero too.
+    """
+
+    def __init__(
+        self, strategy: VariantStrategy, waking: VariantStrategy | None = None, wake: Wake | None = wake
+    ) -> None:
+        self._strategy = strategy
+        self._waking = waking or strategy
+        self._wake = wake
+
+    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+        """Return a proposal for every variant of the model."""
+        now = tick.now
+        if self._wake is None:
+            asleep: Mapping[str, Proposed] = {seen.name: at_zero(seen) for seen in demand.variants if seen.spec == 0}
+        else:
+            asleep = self._wake(demand, tick.signals, tick.settings, now)
+            if not demand.running and not (demand.config.errors or demand.config.unsafe):
+                return _with_wake_times(demand, Proposal(asleep, settled=True), now)
+        strategy = self._waking if is_woken(asleep) else self._strategy
+        return _with_wake_times(demand, _complete(demand, strategy.propose(demand, tick), asleep), now)
+
+
+def is_woken(asleep: Mapping[str, Proposed]) -> bool:
+    """Return whether a variant is being woken."""
+    return any(proposed.reason == REASON for proposed in asleep.values())
+
+
+def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Proposed]) -> Proposal:
+    """Return the proposal with something for every variant: what it says, or what follows from why it says nothing."""
+    if proposal.invalid is not None:
+        kept = {seen.name: _measured(seen, keep(seen, proposal.invalid)) for seen in demand.variants}
+        for name, zero in asleep.items():
+            kept[name] = kept[name]._replace(steps=zero.steps, learnt=zero.learnt)
+        return Proposal(kept, invalid=proposal.invalid, settled=True)
+    if (problem := proposal.problem) is not None:
+        why = problem.message if isinstance(problem.message, Finding) else Finding(Outcome.KEPT)
+        kept = {
+            seen.name: keep(
+                seen, why, Finding(Outcome.KEPT), optimization="MetricsUnavailable", reason=problem.reason
+            )._replace(metrics=problem)
+            for seen in demand.running
+        }
+        return Proposal({**asleep, **kept}, problem=problem, settled=True)
+    complete: dict[str, Proposed] = {}
+    for seen in demand.variants:
+        proposed = proposal.variants.get(seen.name)
+        if proposed is None:
+            complete[seen.name] = asleep[seen.name]
+            continue
+        if proposed.decided:
+            proposed = proposed._replace(evidence=proposal.evidence)
+            if seen.spec == 0 and not proposed.replicas:
+                zero = at_zero(seen)
+                proposed = proposed._replace(
+                    replicas=zero.replicas, reason=zero.reason, why=zero.why, metrics=zero.metrics
+                )
+            else:
+                step = Change("targets", seen.current, proposed.replicas, proposed.reason)
+                proposed = proposed._replace(steps=(*proposed.steps, step))
+        complete[seen.name] = _measured(seen, proposed)
+    return proposal._replace(variants=complete)
+
+
+def _measured(seen: Observation, proposed: Proposed) -> Proposed:
+    """Return the proposal, saying of a variant at zero that there is nothing to measure."""
+    if seen.spec > 0 or proposed.metrics is not None:
+        return proposed
+    return proposed._replace(metrics=health.AT_ZERO)
+
+
+def _with_wake_times(demand: ModelDemand, proposal: Proposal, now: float) -> Proposal:
+    times = {seen.name: time for seen in demand.variants if (time := wake_time(seen, now))}
+    if not times:
+        return proposal
+    variants = {
+        name: proposed._replace(learnt={**times[name], **proposed.learnt}) if name in times else proposed
+        for name, proposed in proposal.variants.items()
+    }
+    return proposal._replace(variants=variants)

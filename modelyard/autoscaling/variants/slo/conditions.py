@@ -1,0 +1,104 @@
+"""What the status shows of a variant with a profile, its own or learnt: further conditions, and ``currentAlloc``.
+
+Source: WVA SLO reference, "Status and conditions" and "Current allocation".
+"""
+
+from __future__ import annotations
+
+from modelyard.autoscaling.conditions import CAPACITY_LIMITED, PROFILE_DRIFT
+from modelyard.autoscaling.decision import CurrentAllocation
+from modelyard.autoscaling.outcomes import ConditionValue, Finding, Outcome, Parts
+from modelyard.autoscaling.sizing.within import NEAREST
+from modelyard.autoscaling.variants.demand import Rate
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Sized, shortage_value
+from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, EXHAUSTED, NOT_STARTING, SUFFICIENT
+from modelyard.autoscaling.variants.slo.classes import ServiceClass
+from modelyard.autoscaling.variants.slo.objective import Objective
+
+DRIFTED, STILL_DRIFTED = 1.3, 1.2
+"""How many times the predicted latency, or which part of it, is too far from the profile; and below what it no more is.
+A profile that holds is off by less: the queueing model itself is, by about a tenth."""
+
+
+def profile_valid(objective: Objective) -> ConditionValue:
+    """Return whether the four parameters and the batch limit can be sized with."""
+    if objective.profile_problem is not None:
+        return ConditionValue.of("False", objective.profile_problem)
+    return ConditionValue.of("True", objective.learnt or Finding(Outcome.PROFILE_VALID))
+
+
+def slo_feasible(objective: Objective, rate: Rate | None, problem: Finding | Parts | None) -> ConditionValue:
+    """Return whether this profile can meet the targets at all, load or no load; with the nearest value it can."""
+    service = objective.service
+    if objective.profile_problem is not None:
+        return ConditionValue.of("Unknown", Finding(Outcome.FEASIBILITY_WITHOUT_PROFILE))
+    if service is None:
+        return ConditionValue("Unknown", Outcome.CLASS_NOT_FOUND.reason, problem)
+    if rate is None or rate.feasible is None or not rate.binding:
+        return ConditionValue("Unknown", Outcome.UNSIZED.reason, problem or Finding(Outcome.UNSIZED))
+    if not rate.feasible:
+        is_ttft = rate.binding == "TTFT"
+        outcome = Outcome.TTFT_UNREACHABLE if is_ttft else Outcome.ITL_UNREACHABLE
+        target, best = (service.ttft, rate.best_ttft) if is_ttft else (service.itl, rate.best_itl)
+        return ConditionValue.of("False", Finding(outcome, target=target, best=best, where=service.where))
+    if rate.assumed_sizes:
+        return ConditionValue.of("Unknown", Finding(Outcome.FEASIBILITY_WITHOUT_SIZES))
+    if rate.eased:
+        is_ttft = service.ttft > 0 and service.ttft < NEAREST * rate.best_ttft
+        outcome = Outcome.TTFT_ONLY_IDLE if is_ttft else Outcome.ITL_ONLY_IDLE
+        target, best = (service.ttft, rate.best_ttft) if is_ttft else (service.itl, rate.best_itl)
+        facts = {"target": target, "best": best, "sized": NEAREST * best, "where": service.where}
+        return ConditionValue.of("False", Finding(outcome, **facts))
+    return ConditionValue.of("True", Finding(Outcome.TARGETS_REACHABLE, **_targets(service)))
+
+
+def _targets(service: ServiceClass) -> dict[str, str]:
+    def text(value: float) -> str:
+        return f"{value:g} ms" if value else "without target"
+
+    return {"ttft": text(service.ttft), "itl": text(service.itl)}
+
+
+def profile_drift(seen: Observation, rate: Rate | None) -> ConditionValue | None:
+    """Return whether what is observed is so far from the profile that the engine should be measured again.
+
+    ``None`` while it is not and never was.
+    """
+    ttft, itl = (rate.ttft_factor, rate.itl_factor) if rate is not None else (1.0, 1.0)
+    before = next((c.status for c in seen.variant.conditions if c.type == PROFILE_DRIFT), None)
+    furthest = max(max(factor, 1 / factor) for factor in (ttft, itl))
+    if furthest > (STILL_DRIFTED if before == "True" else DRIFTED):
+        return ConditionValue.of("True", Finding(Outcome.PROFILE_DRIFTED, ttft=ttft, itl=itl))
+    return None if before is None else ConditionValue.of("False", Finding(Outcome.PROFILE_HOLDS, ttft=ttft, itl=itl))
+
+
+def capacity_limited(sized: Sized, limits: bool) -> ConditionValue | None:
+    """Return whether the lack of accelerators changed the decision.
+
+    ``limits``: GPUs or quotas are limited. ``None`` when they are not and never were.
+    """
+    scarcity = next((c.scarcity for c in sized.changes if c.scarcity is not None), None)
+    if scarcity is not None or sized.limited_by is not None:
+        return ConditionValue("True", EXHAUSTED, scarcity or sized.message)
+    if sized.shortage is not None:
+        return shortage_value(sized.shortage)
+    if limits:
+        return ConditionValue.of("False", Finding(Outcome.ENOUGH_ACCELERATORS))
+    before = next((c for c in sized.seen.variant.conditions if c.type == CAPACITY_LIMITED), None)
+    if before is None:
+        return None
+    if before.reason in (AT_MAXIMUM, NOT_STARTING) or before.message == SUFFICIENT.message:
+        return SUFFICIENT
+    return ConditionValue.of("False", Finding(Outcome.LIMITER_DISABLED))
+
+
+def current_allocation(seen: Observation) -> CurrentAllocation | None:
+    """Return what the variant has now; ``None`` when its workload is not known."""
+    objective = seen.objective
+    if objective is None or objective.spec is None or seen.current is None:
+        return None
+    spec, batch, cost = objective.spec, objective.spec.max_batch, objective.cost
+    if (shown := seen.handling.reading.status_batch) is not None:
+        batch, cost = shown, objective.unit_cost or 0.0
+    return CurrentAllocation(spec.variant_id, spec.accelerator, seen.current, batch, seen.current * cost)

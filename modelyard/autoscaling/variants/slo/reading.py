@@ -1,0 +1,175 @@
+"""What variants aim at: their service class, price and performance profile, written or learnt.
+
+Variant by variant: what one of them breaks, it breaks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
+from modelyard.autoscaling.config_maps import ObjectNotice
+from modelyard.autoscaling.fleet import Fleet, SLOSpec
+from modelyard.autoscaling.memory.variants import SLOMemory
+from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
+from modelyard.autoscaling.outcomes import Finding, Outcome, Parts
+from modelyard.autoscaling.settings import FleetSettings, SizingAim
+from modelyard.autoscaling.sizing.learning import LEAST
+from modelyard.autoscaling.variants.attribution import Performances
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.slo import online
+from modelyard.autoscaling.variants.slo.classes import (
+    DEFAULT,
+    ServiceClass,
+    ServiceClasses,
+    class_references,
+    slo_look_alikes,
+)
+from modelyard.autoscaling.variants.slo.costs import UnitCosts
+from modelyard.autoscaling.variants.slo.objective import Objective
+from modelyard.autoscaling.variants.slo.profile import Profile, ProfileInvalid, identity_mismatch, parse_profile
+from modelyard.metrics.values import PodPerformance
+from modelyard.objects import Notice
+
+NOBODY = SLOSpec("", "", 1, "", "", {}, {}, 1)
+BATCH = 256
+"""Requests at a time that an engine is taken to work on where nobody says so, as by default; ITL binds long before."""
+
+
+def read_objectives(
+    fleet: Fleet, variants: Sequence[Observation], performances: Performances, settings: FleetSettings
+) -> tuple[list[Observation], list[ObjectNotice]]:
+    """Return the variants, with an objective each where a profile exists or can be learnt, and what to say about
+    ConfigMaps."""
+    aimed = settings.aim is SizingAim.ATTAINMENT and (settings.target_ttft > 0 or settings.target_itl > 0)
+    having = [seen.variant.slo is not None or (aimed and _can_learn(seen, performances)) for seen in variants]
+    if not any(having):
+        return list(variants), []
+    costs = UnitCosts(fleet.config_maps, settings)
+    classes = ServiceClasses(fleet.config_maps, settings, class_references(fleet.variants))
+    result: list[Observation] = []
+    for seen, has_objective in zip(variants, having, strict=True):
+        if not has_objective:
+            result.append(seen)
+            continue
+        start = Objective(
+            seen.variant.slo, 0.0, seen.memory.slo or SLOMemory(), performance=_performance(seen, performances)
+        )
+        try:
+            result.append(_with_objective(seen, start, costs, classes, fleet, settings))
+        except Exception as error:  # this variant's alone
+            problem = Finding(Outcome.OBJECTIVE_UNREADABLE, error=f"{type(error).__name__}: {error}")
+            result.append(seen._replace(objective=start._replace(problem=problem)))
+    look_alikes = slo_look_alikes(
+        fleet.config_maps, settings, {seen.key.namespace for seen in variants}, classes.used
+    )
+    return result, [*costs.notices, *classes.notices, *look_alikes]
+
+
+def _with_objective(
+    seen: Observation,
+    start: Objective,
+    costs: UnitCosts,
+    classes: ServiceClasses,
+    fleet: Fleet,
+    settings: FleetSettings,
+) -> Observation:
+    spec = seen.variant.slo
+    notices: tuple[Notice, ...] = ()
+    if spec is None:
+        objective = _by_model(seen, start, classes, settings)
+    else:
+        objective, notices = _by_spec(seen, start, spec, costs, classes)
+    if spec is None or (settings.estimator and objective.problem is None):
+        objective = _learnt(seen, objective, fleet, settings)
+    variant = seen.variant
+    if objective.cost != variant.cost:
+        variant = replace(variant, cost=objective.cost)
+    return seen._replace(variant=variant, objective=objective, notices=(*seen.notices, *notices))
+
+
+def _can_learn(seen: Observation, performances: Performances) -> bool:
+    """Whether a variant in saturation form shows how fast its engine is, or did."""
+    if seen.variant.form != "saturation" or not seen.handling.reading.uses_load:
+        return False
+    if seen.memory.slo is not None and seen.memory.slo.speed is not None:
+        return True
+    return any(pod.steady_itl is not None for pod in _performance(seen, performances))
+
+
+def _performance(seen: Observation, performances: Performances) -> list[PodPerformance]:
+    reported = (performances.get((*pod.key, seen.variant.model_id)) for pod in seen.pods)
+    return [pod for pod in reported if pod is not None]
+
+
+def _by_model(
+    seen: Observation, start: Objective, classes: ServiceClasses, settings: FleetSettings
+) -> Objective:
+    """Return the class that has a model in saturation form, else the fleet's targets."""
+    variant = seen.variant
+    service = classes.resolve(variant.key.namespace, NOBODY, variant.model_id, by_reference=False).service
+    if service is None:
+        where = "the fleet's settings (target_ttft, target_itl)"
+        service = ServiceClass(DEFAULT, LOWEST_PRIORITY, settings.target_ttft, settings.target_itl, where)
+    return start._replace(cost=variant.cost, service=service)
+
+
+def _learnt(seen: Observation, objective: Objective, fleet: Fleet, settings: FleetSettings) -> Objective:
+    """Return the objective with the speed that the engine showed as its profile, once enough was seen."""
+    sizes = fleet.signals.sizes.get((seen.key.namespace, seen.variant.model_id))
+    memory = online.learn(seen, objective, sizes.prompt if sizes is not None else (), settings, fleet.now)
+    objective = objective._replace(memory=memory)
+    known = online.known(memory)
+    if known.speed is None:
+        if objective.profile is not None:
+            return objective
+        return objective._replace(problem=Finding(Outcome.NOT_LEARNT, seen=known.seen, least=LEAST))
+    alpha, beta, _, delta = known.speed
+    batch = objective.profile.max_batch if objective.profile is not None else BATCH
+    learnt = Finding(Outcome.PROFILE_LEARNT, alpha=alpha, beta=beta, delta=delta)
+    return objective._replace(profile=Profile(*known.speed, batch), learnt=learnt)
+
+
+def _by_spec(
+    seen: Observation, start: Objective, spec: SLOSpec, costs: UnitCosts, classes: ServiceClasses
+) -> tuple[Objective, tuple[Notice, ...]]:
+    variant, reading = seen.variant, seen.handling.reading
+    namespace, model = variant.key.namespace, variant.model_id
+    notices: list[Notice] = []
+    profile, problems = None, list[Finding]()
+    try:
+        profile = parse_profile(spec)
+    except ProfileInvalid as error:
+        problems.append(Finding(Outcome.PROFILE_INVALID, problem=error))
+    profile_problem = problems[0] if problems else None
+    resolved = classes.resolve(namespace, spec, model, reading.class_by_reference)
+    if resolved.service is None:
+        problems.append(Finding(Outcome.CLASS_NOT_FOUND, problem=resolved.note))
+    elif resolved.note:
+        notices.append(Notice("SLOClassNotFound", resolved.note, "Warning"))
+    unit_cost, price_problem = costs.price(namespace, spec.accelerator), None
+    if unit_cost is None:
+        price_problem = Finding(
+            Outcome.PRICE_MISSING, source=costs.source, accelerator=spec.accelerator, cost=variant.cost
+        )
+        if reading.needs_price and not problems:
+            problems.append(price_problem)
+    if (mismatch := identity_mismatch(spec, model)) is not None:
+        notices.append(Notice("VariantIDMismatch", mismatch, "Warning"))
+    label = variant.labels.get(ACCELERATOR_LABEL)
+    if label and label != spec.accelerator:
+        text = (
+            f"label {ACCELERATOR_LABEL} = {label!r} differs from spec.accelerator = {spec.accelerator!r}, which counts"
+        )
+        notices.append(Notice("AcceleratorMismatch", text, "Warning"))
+    objective = start._replace(
+        cost=variant.cost if unit_cost is None else unit_cost * spec.accelerator_count,
+        profile=profile,
+        profile_problem=profile_problem,
+        service=resolved.service,
+        problem=Parts(problems) if problems else None,
+        unit_cost=unit_cost,
+        price_problem=price_problem,
+    )
+    return objective, tuple(notices)
