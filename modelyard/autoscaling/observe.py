@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
 from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.select import select
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.attribution import attribute, by_pod
+from modelyard.autoscaling.variants.attribution import accelerator_of, attribute, by_pod
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Proposed
 from modelyard.autoscaling.variants.slo.reading import read_objectives
-from modelyard.objects import Key, Node
+from modelyard.objects import Key
 
 
 class Observed(NamedTuple):
@@ -39,23 +38,8 @@ def observe(fleet: Fleet, settings: FleetSettings) -> Observed:
     selected = select(fleet, settings)
     attributed, unattributed = attribute(fleet, selected.active, fleet.now - settings.stale_after)
     active = {seen.key: seen for seen in attributed}
-    variants = [active.get(seen.key, seen) for seen in selected.variants]
+    variants = [
+        active.get(seen.key) or seen._replace(accelerator=accelerator_of(seen, (), {})) for seen in selected.variants
+    ]
     variants, notices = read_objectives(fleet, variants, by_pod(fleet.signals.performance), settings)
-    nodes = {node.name: node for node in fleet.nodes}
-    variants = [seen._replace(accelerator=_accelerator(seen, nodes)) for seen in variants]
     return Observed(tuple(variants), selected.kept, tuple(notices), unattributed)
-
-
-def _accelerator(seen: Observation, nodes: Mapping[str, Node]) -> str | None:
-    """Label, then workload template, then the node of a running pod, then what status says."""
-    slo = seen.variant.slo
-    name = slo.accelerator if slo is not None else seen.variant.labels.get(ACCELERATOR_LABEL)
-    if name:
-        return name
-    if seen.workload is not None and (product := product_of(seen.workload.node_selector)):
-        return short_name(product)
-    for pod in sorted((pod for pod in seen.pods if pod.node in nodes), key=lambda pod: pod.key):
-        if product := product_of(nodes[pod.node].labels):
-            return short_name(product)
-    known = seen.variant.status_accelerator
-    return known if known and known != UNRESOLVED else None

@@ -63,7 +63,7 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
             seen = _observed(variant, default, fleet, consumers)
             refusal = _refusal(seen, excluded)
         except Exception as error:  # one object's failure must never stop another
-            seen = Observation(variant, default, default.mode, variant.memory)
+            seen = Observation(variant.key, variant, default, default.mode, variant.memory)
             text = f"{type(error).__name__}: {shown(str(error))}"
             refusal = keep(seen, Finding(Outcome.UNUSABLE, error=text))
         variants.append(seen)
@@ -115,14 +115,72 @@ def _observed(
     handling = handling_of(variant.annotations, default) if variant.annotations else default
     memory = variant.memory.not_after(fleet.now)
     desired = variant.status_replicas if variant.last_run is not None else None
-    seen = Observation(variant, handling, handling.mode, memory, desired, notices=handling.notices)
-    target = variant.target
-    if target is None or not (target.name and target.kind):
-        return seen
-    id_ = WorkloadId(variant.key.namespace, target.group, target.kind, target.name)
-    seen = seen._replace(workload_id=id_, consumers_error=fleet.consumers_error)
-    workload = fleet.workloads.get(id_)
-    return seen if workload is None else _with_workload(seen, workload, consumers.get(id_, ()))
+    target, workload, id_, error = variant.target, None, None, None
+    if target is not None and target.name and target.kind:
+        id_ = WorkloadId(variant.key.namespace, target.group, target.kind, target.name)
+        workload, error = fleet.workloads.get(id_), fleet.consumers_error
+    if workload is None:
+        return Observation(
+            variant.key,
+            variant,
+            handling,
+            handling.mode,
+            memory,
+            desired,
+            id_,
+            consumers_error=error,
+            notices=handling.notices,
+        )
+    if memory.workload_uid and workload.uid and memory.workload_uid != workload.uid:
+        # Deleted and created again: what was desired of the old one says nothing about this one.
+        desired = None
+        memory = VariantMemory(scalings=memory.scalings, startup_seconds=memory.startup_seconds)
+    scalers = consumers.get(workload.id, ())
+    mode, notices = _mode(workload, handling, scalers, error)
+    bounds = UNBOUNDED
+    if scalers or workload.limits is not None or handling.lower is not None or handling.upper is not None:
+        bounds, problems = variant_bounds(handling, scalers, workload.limits)
+        notices = (*problems, *notices)
+    # Current falls back to spec: replicas just asked for count as pending.
+    spec = 1 if workload.spec_replicas is None else workload.spec_replicas
+    seen = Observation(
+        variant.key,
+        variant,
+        handling,
+        mode,
+        memory,
+        desired,
+        id_,
+        workload,
+        scalers,
+        error,
+        bounds,
+        spec,
+        current=(workload.status_replicas or spec) if spec > 0 else 0,
+        ready=workload.ready,
+        notices=(*handling.notices, *notices),
+    )
+    return seen if handling.reading.counts_surge else seen.without_surge()
+
+
+def _mode(
+    workload: Workload, handling: Handling, consumers: Sequence[Consumer], consumers_error: str | None
+) -> tuple[Mode, tuple[Notice, ...]]:
+    """Return who moves the workload: only we where nothing else does, or may."""
+    if handling.mode is not Mode.DIRECT:
+        return handling.mode, ()
+    if consumers:
+        names = ", ".join(f"{c.kind} {c.key}" for c in consumers)
+        text = f"{names} scales {workload.id}: not scaling it directly, only publishing the desired replicas"
+        return Mode.SIGNAL, (Notice("ConflictingScaler", text, "Warning"),)
+    if consumers_error is not None:
+        text = (
+            f"whether an HPA or ScaledObject scales {workload.id} is not known ({consumers_error}): not scaling "
+            "it directly, only publishing the desired replicas; grant list on horizontalpodautoscalers (autoscaling) "
+            "and scaledobjects (keda.sh)"
+        )
+        return Mode.SIGNAL, (Notice("ScalersUnknown", text, "Warning"),)
+    return Mode.DIRECT, ()
 
 
 def _is_ours(variant: Variant, settings: FleetSettings) -> bool:
@@ -138,49 +196,6 @@ def excluded_namespaces(fleet: Fleet, settings: FleetSettings) -> frozenset[str]
         for name, namespace in fleet.namespaces.items()
         if namespace.annotations.get(EXCLUDE_ANNOTATION) == "true" and name != settings.watch_namespace
     )
-
-
-def _with_workload(seen: Observation, workload: Workload, consumers: Sequence[Consumer]) -> Observation:
-    """Return the observation with what the workload and its scalers say.
-
-    Current falls back to spec: replicas just asked for count as pending.
-    """
-    memory, desired, handling, notices = seen.memory, seen.desired, seen.handling, seen.notices
-    if memory.workload_uid and workload.uid and memory.workload_uid != workload.uid:
-        # Deleted and created again: what was desired of the old one says nothing about this one.
-        desired = None
-        memory = VariantMemory(scalings=memory.scalings, startup_seconds=memory.startup_seconds)
-    spec = 1 if workload.spec_replicas is None else workload.spec_replicas
-    bounds, mode = UNBOUNDED, seen.mode
-    if consumers or workload.limits is not None or handling.lower is not None or handling.upper is not None:
-        bounds, problems = variant_bounds(handling, consumers, workload.limits)
-        notices += problems
-    if consumers and mode is Mode.DIRECT:
-        mode = Mode.SIGNAL
-        names = ", ".join(f"{c.kind} {c.key}" for c in consumers)
-        text = f"{names} scales {workload.id}: not scaling it directly, only publishing the desired replicas"
-        notices = (*notices, Notice("ConflictingScaler", text, "Warning"))
-    if seen.consumers_error is not None and mode is Mode.DIRECT:
-        mode = Mode.SIGNAL
-        text = (
-            f"whether an HPA or ScaledObject scales {workload.id} is not known ({seen.consumers_error}): not scaling "
-            "it directly, only publishing the desired replicas; grant list on horizontalpodautoscalers (autoscaling) "
-            "and scaledobjects (keda.sh)"
-        )
-        notices = (*notices, Notice("ScalersUnknown", text, "Warning"))
-    seen = seen._replace(
-        memory=memory,
-        desired=desired,
-        workload=workload,
-        consumers=consumers,
-        bounds=bounds,
-        mode=mode,
-        spec=spec,
-        current=(workload.status_replicas or spec) if spec > 0 else 0,
-        ready=workload.ready,
-        notices=notices,
-    )
-    return seen if handling.reading.counts_surge else seen.without_surge()
 
 
 def _refusal(seen: Observation, excluded: frozenset[str]) -> Proposed | None:

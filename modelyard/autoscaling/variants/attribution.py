@@ -15,11 +15,12 @@ from functools import cached_property
 from math import fsum
 from typing import Any
 
+from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.variants.observation import Observation, Unit
 from modelyard.metrics.values import Over, PodPerformance, PodSignal
 from modelyard.metrics.vocabulary import Join
-from modelyard.objects import Key, OwnerRef, Pod, WorkloadId
+from modelyard.objects import Key, Node, OwnerRef, Pod, WorkloadId
 
 VARIANT_LABEL = "llm-d.ai/variant"
 GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
@@ -40,8 +41,8 @@ class Attributed:
         self.units: list[Unit] = []
         self.other_models: set[str] = set()
 
-    def observation(self) -> Observation:
-        """Return the variant with its pods, and with its replicas counted by them."""
+    def observation(self, nodes: Mapping[str, Node]) -> Observation:
+        """Return the variant with its pods, its accelerator, and its replicas counted by the pods."""
         workload, current = self.seen.workload, self.seen.current
         assert workload is not None
         assert current is not None
@@ -59,12 +60,28 @@ class Attributed:
             other_models=self.other_models,
             ready=ready,
             pending=max(0, current - ready),
-            reporting=sum(1 for _, pod in units if pod.ready_since is not None),
+            reporting=sum(pod.ready_since is not None for _, pod in units),
+            accelerator=accelerator_of(self.seen, self.pods, nodes),
         )
 
 
+def accelerator_of(seen: Observation, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> str | None:
+    """Return the accelerator: label, then workload template, then the node of a running pod, then what status says."""
+    slo = seen.variant.slo
+    name = slo.accelerator if slo is not None else seen.variant.labels.get(ACCELERATOR_LABEL)
+    if name:
+        return name
+    if seen.workload is not None and (product := product_of(seen.workload.node_selector)):
+        return short_name(product)
+    for pod in sorted((pod for pod in pods if pod.node in nodes), key=lambda pod: pod.key):
+        if product := product_of(nodes[pod.node].labels):
+            return short_name(product)
+    known = seen.variant.status_accelerator
+    return known if known and known != UNRESOLVED else None
+
+
 def attribute(fleet: Fleet, active: Sequence[Observation], stale_before: float) -> tuple[list[Observation], int]:
-    """Return the active variants with their pods and signals, and how many signals belong to no live pod of theirs.
+    """Return the active variants with pods, signals and accelerator, and how many signals belong to no live pod.
 
     Samples taken before ``stale_before`` are dropped as if missing.
     """
@@ -106,7 +123,8 @@ def attribute(fleet: Fleet, active: Sequence[Observation], stale_before: float) 
                 one.sampled_at is None or one.sampled_at >= stale_before
             ):
                 variant.units.append((one, pod))
-    return [variant.observation() for variant in variants], len(fleet.signals.pods) - taken
+    nodes = {node.name: node for node in fleet.nodes}
+    return [variant.observation(nodes) for variant in variants], len(fleet.signals.pods) - taken
 
 
 def _by_pod(

@@ -28,6 +28,7 @@ class Observation(NamedTuple):
     pods report and that are not the variant's. ``consumers_error`` says why there may be more ``consumers``.
     """
 
+    key: Key
     variant: Variant
     handling: Handling
     mode: Mode
@@ -53,14 +54,9 @@ class Observation(NamedTuple):
     notices: tuple[Notice, ...] = ()
 
     @property
-    def key(self) -> Key:
-        """Namespace and name of the VariantAutoscaling."""
-        return self.variant.key
-
-    @property
     def name(self) -> str:
         """Name of the VariantAutoscaling, for messages and ties."""
-        return self.variant.key.name
+        return self.key.name
 
     @property
     def gpus(self) -> int:

@@ -180,25 +180,34 @@ class Sized(NamedTuple):
     @property
     def reason(self) -> str:
         """The public code of the decision."""
-        reasons = (change.reason for change in reversed(self.changes) if change.after is not None)
-        return next(filter(None, reasons), self.proposed.reason)
+        for change in reversed(self.changes):
+            if change.reason and change.after is not None:
+                return change.reason
+        return self.proposed.reason
 
     @property
     def message(self) -> str:
         """The decision for people: what changed it last comes first."""
+        if not self.changes:
+            return str(self.proposed.why)
         prefixes = [change.prefix for change in reversed(self.changes)]
         return str(Parts((*prefixes, *self.proposed.why, *(change.suffix for change in self.changes))))
 
     @property
     def limited_by(self) -> str | None:
         """What accelerators or quotas limited, if anything."""
-        limits = (change.limited_by for change in reversed(self.changes))
-        return next(filter(None, limits), None)
+        for change in reversed(self.changes):
+            if change.limited_by:
+                return change.limited_by
+        return None
 
     @property
     def shortage(self) -> Finding | None:
         """Why replicas that the load needs cannot be added, if so."""
-        return self.proposed.shortage or next((c.shortage for c in self.changes if c.shortage is not None), None)
+        for change in self.changes:
+            if change.shortage is not None and self.proposed.shortage is None:
+                return change.shortage
+        return self.proposed.shortage
 
 
 def shortage_value(shortage: Finding) -> ConditionValue:
@@ -210,9 +219,10 @@ Variants = Mapping[Key, Sized]
 """Variants by key, in key order."""
 
 
-def changed(variants: Variants, changes: Changes) -> dict[Key, Sized]:
+def changed(variants: Variants, changes: Changes) -> Variants:
     """Return the variants after a stage."""
-    after = dict(variants)
+    after: dict[Key, Sized] | None = None
     for key, change in changes:
+        after = dict(variants) if after is None else after
         after[key] = after[key].changed(change)
-    return after
+    return variants if after is None else after

@@ -29,7 +29,7 @@ from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants import health, regret
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Sized, shortage_value
+from modelyard.autoscaling.variants.proposal import Sized, Tracked, shortage_value
 from modelyard.autoscaling.variants.shortage import EXHAUSTED, SUFFICIENT
 from modelyard.autoscaling.variants.slo import conditions as slo_conditions
 from modelyard.autoscaling.variants.wake import scale_from_zero
@@ -101,8 +101,8 @@ def make_record(sized: Sized, context: RecordContext, target: ConditionValue | N
     return Decision(
         subject=subject,
         records=(record,),
-        memory=_memory(sized, context.demand, changed, now, delay),
-        conditions=_conditions(sized, context, target, message, now),
+        memory=_memory(sized, context.demand, changed, reason, now, delay),
+        conditions=_conditions(sized, context, target, reason, message, now),
         notices=_notices(sized, context.demand),
         message=message,
     )
@@ -125,7 +125,7 @@ def _notices(sized: Sized, demand: ModelDemand | None) -> tuple[Notice, ...]:
 
 
 def _conditions(
-    sized: Sized, context: RecordContext, target: ConditionValue | None, message: str, now: float
+    sized: Sized, context: RecordContext, target: ConditionValue | None, reason: str, message: str, now: float
 ) -> tuple[Condition, ...]:
     seen, proposed, demand = sized.seen, sized.proposed, context.demand
     objective = seen.objective
@@ -164,7 +164,7 @@ def _conditions(
             (conditions.METRICS_AVAILABLE, metrics),
             (conditions.OPTIMIZATION_READY, proposed.optimization or _optimized(sized, demand, message)),
             (conditions.ACCELERATOR_RESOLVED, accelerator),
-            (conditions.SCALE_FROM_ZERO, scale_from_zero(sized)),
+            (conditions.SCALE_FROM_ZERO, scale_from_zero(seen, reason, message)),
             *own,
         ),
         seen.variant.generation,
@@ -219,40 +219,43 @@ def _applied(sized: Sized) -> tuple[bool, str]:
     return False, f"{where}; waiting for {names}"
 
 
-def _memory(sized: Sized, demand: ModelDemand | None, changed: bool, now: float, delay: float) -> VariantMemory:
+def _memory(
+    sized: Sized, demand: ModelDemand | None, changed: bool, reason: str, now: float, delay: float
+) -> VariantMemory:
     seen, proposed = sized.seen, sized.proposed
     old = seen.memory
     remembers = demand is not None and demand.entry.remembers
     fresh: dict[str, object] = {}
     if proposed.decided and remembers:
-        tracked = proposed.tracked._asdict()
-        target = sized.replicas
-        if target != seen.current and (
-            tracked["transition_since"] is None or tracked["transition_target"] != target
-        ):
+        tracked, target = proposed.tracked, sized.replicas
+        if target != seen.current and (tracked.transition_since is None or tracked.transition_target != target):
             # Only a target that was published before goes on; what else is remembered belongs to a finished scaling.
             timed_out = proposed.transition is not None and proposed.transition.timed_out_from is not None
             same = seen.desired == target == old.transition_target and not timed_out
-            tracked["transition_since"] = old.transition_since if same and old.transition_since is not None else now
-            tracked["transition_target"] = target
-        fresh |= {name: value for name, value in tracked.items() if getattr(old, name) != value}
+            since = old.transition_since if same and old.transition_since is not None else now
+            tracked = tracked._replace(transition_since=since, transition_target=target)
+        for name, value in zip(Tracked._fields, tracked, strict=True):
+            if getattr(old, name) != value:
+                fresh[name] = value
     elif old.relax_since is not None:
         # "Without a break" includes ticks in which nothing could be seen.
         fresh["relax_since"] = None
     if seen.workload is not None and old.workload_uid != seen.workload.uid:
         fresh["workload_uid"] = seen.workload.uid
-    fresh |= _slo_memory(seen, demand)
-    fresh |= proposed.learnt
+    if seen.objective is not None or old.slo is not None:
+        fresh |= _slo_memory(seen, demand)
+    if proposed.learnt:
+        fresh |= proposed.learnt
     if seen.pods:
         learnt = learn_startup(old.startup_seconds, seen.pods)
         if learnt != old.startup_seconds:
             fresh["startup_seconds"] = learnt
-    if changed and sized.reason not in _NOT_COUNTED:
+    if changed and reason not in _NOT_COUNTED:
         before = seen.current if seen.desired is None else seen.desired
         if remembers:
             fresh |= regret.after(old, before or 0, sized.replicas or 0, delay, now)
         direction = "up" if (sized.replicas or 0) > (before or 0) else "down"
-        key = f"{direction}/{sized.reason}"
+        key = f"{direction}/{reason}"
         if key in old.scalings or len(old.scalings) < MOST_SCALINGS:
             fresh["scalings"] = {**old.scalings, key: old.scalings.get(key, 0) + 1}
     return old.model_copy(update=fresh) if fresh else old

@@ -121,16 +121,18 @@ def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Prop
         if proposed is None:
             complete[seen.name] = asleep[seen.name]
             continue
-        if proposed.decided:
-            proposed = proposed._replace(evidence=proposal.evidence)
-            if seen.spec == 0 and not proposed.replicas:
-                zero = at_zero(seen)
-                proposed = proposed._replace(
-                    replicas=zero.replicas, reason=zero.reason, why=zero.why, metrics=zero.metrics
-                )
-            else:
-                step = Change("targets", seen.current, proposed.replicas, proposed.reason)
-                proposed = proposed._replace(steps=(*proposed.steps, step))
+        if proposed.decided and (seen.spec > 0 or proposed.replicas):
+            step = Change("targets", seen.current, proposed.replicas, proposed.reason)
+            proposed = proposed._replace(evidence=proposal.evidence, steps=(*proposed.steps, step))
+        elif proposed.decided:
+            zero = at_zero(seen)
+            proposed = proposed._replace(
+                replicas=zero.replicas,
+                reason=zero.reason,
+                why=zero.why,
+                metrics=zero.metrics,
+                evidence=proposal.evidence,
+            )
         complete[seen.name] = _measured(seen, proposed)
     return proposal._replace(variants=complete)
 

@@ -16,7 +16,7 @@ from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Change, Proposed, Sized
+from modelyard.autoscaling.variants.proposal import Change, Proposed
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
 from modelyard.autoscaling.variants.transition import transition_limit
 from modelyard.metrics.values import Signals
@@ -105,11 +105,13 @@ def wake_time(seen: Observation, now: float) -> dict[str, object]:
     return {"woken_at": now} if came_back else {}
 
 
-def scale_from_zero(sized: Sized) -> ConditionValue | None:
-    """Return the condition ``ScaleFromZero``: while the variant is being woken, and once it is over; else ``None``."""
-    seen = sized.seen
-    if sized.reason == REASON:
-        return ConditionValue("True", REASON, sized.message)
+def scale_from_zero(seen: Observation, reason: str, message: str) -> ConditionValue | None:
+    """Return the condition ``ScaleFromZero``: while the variant is being woken, and once it is over; else ``None``.
+
+    ``reason`` and ``message`` are the decision's.
+    """
+    if reason == REASON:
+        return ConditionValue("True", REASON, message)
     known = next((c for c in seen.variant.conditions if c.type == SCALE_FROM_ZERO), None)
     if known is None:
         return None

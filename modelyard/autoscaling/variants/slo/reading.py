@@ -95,7 +95,7 @@ def _can_learn(seen: Observation, performances: Performances) -> bool:
         return False
     if seen.memory.slo is not None and seen.memory.slo.speed is not None:
         return True
-    return any(pod.steady_itl is not None for pod in _performance(seen, performances))
+    return bool(performances) and any(pod.steady_itl is not None for pod in _performance(seen, performances))
 
 
 def _performance(seen: Observation, performances: Performances) -> list[PodPerformance]:
