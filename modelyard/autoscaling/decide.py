@@ -33,14 +33,14 @@ from modelyard.autoscaling.observe import Observed, observe
 from modelyard.autoscaling.outcomes import Finding, Outcome
 from modelyard.autoscaling.select import target_found
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.strategies import COUNTINGS, FORECASTINGS, analyzers, binding_strategy, entry_for
+from modelyard.autoscaling.strategies import COUNTINGS, FORECASTINGS, analyzers, binding_strategy, entries
 from modelyard.autoscaling.strategy import Tick
 from modelyard.autoscaling.variants.attribution import by_pod, with_groups
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.enforcement import enforce
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Change, Changes, Proposal, Proposed, Sized, Variants, changed, keep
-from modelyard.autoscaling.variants.records import RecordContext, make_record
+from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.shortage import cannot_scale
 from modelyard.autoscaling.variants.slo.capacity import share_capacity
@@ -157,6 +157,7 @@ def _demands(
     shared = shared_models(fleet.variants) if signals.gateway_queue or signals.gateway_bytes else frozenset[str]()
     configs = [saturation.resolve(group.namespace, group.model_id) for group in groups]
     performances = with_groups(signals.performance, active) if any(config.tokens for config in configs) else {}
+    known = entries()
     demands: list[ModelDemand] = []
     models: dict[int, str] = {}
     errors: list[str] = []
@@ -174,9 +175,10 @@ def _demands(
         demands.append(
             ModelDemand(
                 group,
+                tuple(seen for seen in group.variants if seen.spec > 0),
                 config,
                 zeros.resolve(group.namespace, group.model_id),
-                entry_for(group.compatibility, config.analyzer),
+                known.get((group.compatibility, config.analyzer)) or known[group.compatibility, ""],
                 aimed,
                 rates,
                 signals.loads.get((group.namespace, group.model_id)),
@@ -263,8 +265,9 @@ def _bounded(demand: ModelDemand, tick: Tick) -> tuple[Proposal, Variants]:
     strategy = demand.entry.strategy if demand.forecast is None else demand.entry.with_targets
     proposal = strategy.propose(demand, tick)
     variants: Variants = {seen.key: Sized.of(seen, proposal.variants[seen.name]) for seen in demand.variants}
+    models = [Model(demand, proposal)]
     for stage in MODEL_STAGES:
-        variants = changed(variants, stage.run([Model(demand, proposal)], variants, tick).changes)
+        variants = changed(variants, stage.run(models, variants, tick).changes)
     return proposal, variants
 
 
@@ -278,17 +281,18 @@ def _judge_idleness(models: Sequence[Model], variants: Variants, tick: Tick) -> 
 
 def _keep_bounds(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
     """Keep targets within their bounds: once, before GPUs are shared out, so that no minimum overrules those."""
-    bounded = ((key, _within_bounds(variant)) for key, variant in variants.items() if variant.decided)
-    return StageResult([(key, change) for key, change in bounded if change is not None])
+    changes: list[tuple[Key, Change]] = []
+    for key, variant in variants.items():
+        before, seen = variant.replicas, variant.seen
+        if variant.proposed.decided and before is not None and (seen.spec > 0 or before):
+            after = seen.bounds.clamp(before)
+            if after != before:
+                changes.append((key, _clamped(variant, before, after)))
+    return StageResult(changes)
 
 
-def _within_bounds(variant: Sized) -> Change | None:
-    seen, before, bounds = variant.seen, variant.replicas, variant.seen.bounds
-    if before is None or (bounds.upper is None and not bounds.lower):
-        return None
-    after = bounds.clamp(before)
-    if after == before or (seen.spec == 0 and not before):
-        return None
+def _clamped(variant: Sized, before: int, after: int) -> Change:
+    seen, bounds = variant.seen, variant.seen.bounds
     lowered, stays = after < before, after == seen.current
     outcome = Outcome.RAISED if not stays else Outcome.HELD_UP
     if lowered:
@@ -339,8 +343,7 @@ def _outlook(models: Sequence[Model], variants: Variants, settings: FleetSetting
 def _records(
     observed: Observed, models: Sequence[Model], variants: Variants, outlook: Outlook, tick: Tick, errors: list[str]
 ) -> list[VariantDecision]:
-    demands = {seen.key: demand for demand, _ in models for seen in demand.variants}
-    limits, delay = tick.counts_gpus or bool(tick.quotas), tick.settings.scale_down_delay
+    models_of = {seen.key: model for model in models for seen in model.demand.variants}
     decisions: list[VariantDecision] = []
     for seen in observed.variants:
         key = seen.key
@@ -349,10 +352,10 @@ def _records(
                 sized, target = Sized.of(seen, kept), kept.target
             else:
                 sized, target = variants[key], target_found(seen)
-            context = RecordContext(
-                demands.get(key), limits, outlook.predictions.get(key), outlook.alternatives.get(key, ())
-            )
-            decisions.append(make_record(sized, context, target, tick.now, delay))
+            demand, evidence = None, None
+            if (model := models_of.get(key)) is not None:
+                demand, evidence = model.demand, model.proposal.evidence
+            decisions.append(make_record(sized, demand, evidence, target, outlook, tick))
         except Exception as error:  # one variant's failure must never stop another
             errors.append(f"VariantAutoscaling {key}: no record: {type(error).__name__}: {error}")
     return decisions

@@ -416,7 +416,7 @@ class Parts(tuple[object, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return "; ".join(filter(None, map(str, self)))
+        return str(self[0]) if len(self) == 1 else "; ".join(filter(None, map(str, self)))
 
 
 class Listing(tuple[object, ...]):

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from modelyard.autoscaling.bounds import variant_bounds
-from modelyard.autoscaling.budget import Ask, waiting_since, within_share
+from modelyard.autoscaling.budget import SHARE, Ask, waiting_since, within_share
 from modelyard.autoscaling.conditions import OPTIMIZATION_READY
 from modelyard.autoscaling.decision import UNBOUNDED
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
@@ -87,7 +87,16 @@ def _beyond_share(active: Sequence[Observation]) -> dict[Key, Proposed]:
     models: dict[tuple[str, str], list[Observation]] = {}
     for seen in active:
         models.setdefault((seen.key.namespace, seen.variant.model_id), []).append(seen)
-    asks = [Ask(namespace, _units(variants), min(map(_since, variants))) for (namespace, _), variants in models.items()]
+    units = [_units(variants) for variants in models.values()]
+    asked: defaultdict[str, float] = defaultdict(float)
+    for (namespace, _), work in zip(models, units, strict=True):
+        asked[namespace] += work
+    if all(work <= SHARE for work in asked.values()):
+        return {}
+    asks = [
+        Ask(namespace, work, min(map(_since, variants)))
+        for ((namespace, _), variants), work in zip(models.items(), units, strict=True)
+    ]
     return {
         seen.key: keep(seen, Finding(Outcome.BEYOND_SHARE, refusal=ask.refusal))._replace(target=target_found(seen))
         for ask, variants, granted in zip(asks, models.values(), within_share(asks), strict=True)

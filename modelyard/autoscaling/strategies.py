@@ -79,15 +79,14 @@ FORECASTINGS = {
 COUNTINGS: dict[Compatibility, Counting] = {Compatibility.REPAIRED: ByNode, Compatibility.PUBLISHED: ByTotal}
 
 
-def entry_for(compatibility: Compatibility, analyzer: str) -> Entry:
-    """Return the entry of a mode and an analyzer; an analyzer without one gets that of the mode's default."""
-    entries = {(e.compatibility, e.analyzer): e for e in REGISTRY.values() if isinstance(e, Entry)}
-    return entries.get((compatibility, analyzer)) or entries[compatibility, ""]
+def entries() -> dict[tuple[Compatibility, str], Entry]:
+    """Return the entries of models by mode and analyzer."""
+    return {(e.compatibility, e.analyzer): e for e in REGISTRY.values() if isinstance(e, Entry)}
 
 
 def analyzers() -> frozenset[str]:
     """Return the values of ``analyzerName`` that choose a strategy."""
-    return frozenset(entry.analyzer for entry in REGISTRY.values() if isinstance(entry, Entry))
+    return frozenset(analyzer for _, analyzer in entries())
 
 
 def binding_strategy(compatibility: Compatibility) -> BindingStrategy:

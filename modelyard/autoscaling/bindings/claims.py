@@ -24,6 +24,8 @@ EXCLUDED = "SkippedProcessing"
 def settled(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings) -> tuple[BindingView, ...]:
     """The views, with ``problem`` set for those in an excluded namespace and for those that somebody else scales."""
     views = tuple(views)
+    if not views:
+        return ()
     excluded = excluded_namespaces(fleet, settings)
     if excluded:
         views = tuple(_unless_excluded(view, excluded) for view in views)

@@ -20,7 +20,7 @@ from modelyard.autoscaling.strategy import Tick
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate, RequestSizes
 from modelyard.autoscaling.variants.health import load_problem
-from modelyard.autoscaling.variants.proposal import Change, Proposal, Proposed, keep
+from modelyard.autoscaling.variants.proposal import Change, Origin, Proposal, Proposed, keep
 from modelyard.autoscaling.variants.slo.forecasting import Forecasting
 from modelyard.autoscaling.variants.slo.load import Measured, unsized
 from modelyard.autoscaling.variants.slo.outlook import Mix, Model, Outlook, is_foreseeable, mix_of, predicted
@@ -159,7 +159,7 @@ def _look_ahead(models: Sequence[Model], settings: FleetSettings) -> Outlook:
             continue
         for seen in demand.variants:
             sized, rate = variants[seen.key], forecast.rates[seen.name]
-            if _is_idle(forecast) and sized.decided and not sized.proposed.asleep:
+            if _is_idle(forecast) and sized.decided and sized.proposed.origin is not Origin.ASLEEP:
                 predictions[seen.key] = _idle_prediction(rate)
             elif is_foreseeable(forecast) and forecast.load and rate.known and sized.replicas:
                 plans.append((demand, mix_of(forecast, {seen.name: sized.replicas}, None, True, rows)))

@@ -33,10 +33,11 @@ _MAX_DEPTH = 4
 class Attributed:
     """The pods of a variant, what they report of its model, and the names of other models that they report."""
 
-    __slots__ = ("other_models", "pods", "seen", "units")
+    __slots__ = ("model_id", "other_models", "pods", "seen", "units")
 
     def __init__(self, seen: Observation) -> None:
         self.seen = seen
+        self.model_id = seen.variant.model_id
         self.pods: list[Pod] = []
         self.units: list[Unit] = []
         self.other_models: set[str] = set()
@@ -60,7 +61,7 @@ class Attributed:
             other_models=self.other_models,
             ready=ready,
             pending=max(0, current - ready),
-            reporting=sum(pod.ready_since is not None for _, pod in units),
+            reporting=len([pod for _, pod in units if pod.ready_since is not None]),
             accelerator=accelerator_of(self.seen, self.pods, nodes),
         )
 
@@ -117,7 +118,7 @@ def attribute(fleet: Fleet, active: Sequence[Observation], stale_before: float) 
             continue
         for one in (signal, *further.get((namespace, name), ())) if further else (signal,):
             taken += 1
-            if one.model != variant.seen.variant.model_id:
+            if one.model != variant.model_id:
                 variant.other_models.add(one.model)
             elif (one.kv is not None or one.waiting is not None) and (
                 one.sampled_at is None or one.sampled_at >= stale_before

@@ -137,6 +137,8 @@ class ModelDemand(NamedTuple):
     """
 
     group: Group
+    running: tuple[Observation, ...]
+    """The variants whose workload is not at zero."""
     config: Effective
     zero: ZeroRule
     entry: Entry
@@ -153,11 +155,6 @@ class ModelDemand(NamedTuple):
     def variants(self) -> tuple[Observation, ...]:
         """All variants of the group."""
         return self.group.variants
-
-    @property
-    def running(self) -> list[Observation]:
-        """The variants whose workload is not at zero."""
-        return [seen for seen in self.group.variants if seen.spec > 0]
 
     @property
     def place(self) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from modelyard.autoscaling.outcomes import Count, Finding, Outcome
 from modelyard.autoscaling.variants.demand import ModelDemand
-from modelyard.autoscaling.variants.proposal import Change, Changes, Sized, Variants
+from modelyard.autoscaling.variants.proposal import Change, Changes, Origin, Sized, Variants
 from modelyard.metrics.values import Signals
 
 STAGE = "enforcement"
@@ -102,6 +102,12 @@ def _grace(variants: Sequence[Sized], retention: float, now: float) -> Finding |
 
 def enforce(demand: ModelDemand, variants: Variants, signals: Signals, now: float) -> Changes:
     """Return what idleness changes about the variants that a strategy decided on and that are not simply at zero."""
-    sized = (variants[seen.key] for seen in demand.variants)
-    judged = [v for v in sized if v.decided and not v.proposed.asleep and (v.seen.spec > 0 or v.replicas)]
+    judged: list[Sized] = []
+    for seen in demand.variants:
+        variant = variants[seen.key]
+        proposed = variant.proposed
+        if proposed.decided and proposed.origin is not Origin.ASLEEP and (seen.spec > 0 or variant.replicas):
+            if variant.replicas and not demand.zero.enabled:
+                return ()
+            judged.append(variant)
     return scale_to_zero(demand, judged, signals, now)

@@ -30,7 +30,7 @@ def other_name(variants: Sequence[Observation]) -> Finding | None:
 
 def available(seen: Observation) -> ConditionValue:
     """Return whether a decided variant has metrics: its model may have them from other variants alone."""
-    other = other_name([seen])
+    other = other_name([seen]) if seen.other_models else None
     return AVAILABLE if other is None else ConditionValue.of("False", other)
 
 

@@ -7,6 +7,7 @@ each variant whose replicas it changes or about which it has something to say.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Evidence, Step
@@ -54,6 +55,9 @@ class Tracked(NamedTuple):
     stuck_waiting: Mapping[str, float] = {}
 
 
+NOTHING_TRACKED = Tracked()
+
+
 class Change(NamedTuple):
     """What one stage makes of a variant's replicas; ``after`` ``None``: it only explains.
 
@@ -89,6 +93,16 @@ Changes = Iterable[tuple[Key, Change]]
 """What a stage changes, by variant."""
 
 
+class Origin(Enum):
+    """Who proposes."""
+
+    STRATEGY = "strategy"
+    ZERO = "zero"
+    """A strategy left the variant at zero: what stands there counts."""
+    ASLEEP = "asleep"
+    """The variant is at zero, and no strategy was asked about it."""
+
+
 class Proposed(NamedTuple):
     """What is proposed for one variant.
 
@@ -107,13 +121,11 @@ class Proposed(NamedTuple):
     target: ConditionValue | None = None
     steps: tuple[Change, ...] = ()
     transition: Transition | None = None
-    tracked: Tracked = Tracked()
+    tracked: Tracked = NOTHING_TRACKED
     learnt: Mapping[str, object] = {}
     shortage: Finding | None = None
     override: Finding | None = None
-    evidence: Evidence | None = None
-    asleep: bool = False
-    """The variant is at zero, and no strategy was asked about it."""
+    origin: Origin = Origin.STRATEGY
     failed: bool = False
 
     @classmethod

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
 from modelyard.autoscaling.decision import (
     Action,
-    Alternative,
     Decision,
+    Evidence,
     Identity,
     Now,
-    Prediction,
     Record,
     Step,
     Target,
@@ -26,12 +24,14 @@ from modelyard.autoscaling.memory.variants import MOST_SCALINGS, SLOMemory, Vari
 from modelyard.autoscaling.outcomes import ConditionValue, Outcome
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.startup import learn_startup
+from modelyard.autoscaling.strategy import Tick
 from modelyard.autoscaling.variants import health, regret
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Sized, Tracked, shortage_value
+from modelyard.autoscaling.variants.proposal import Origin, Sized, Tracked, shortage_value
 from modelyard.autoscaling.variants.shortage import EXHAUSTED, SUFFICIENT
 from modelyard.autoscaling.variants.slo import conditions as slo_conditions
+from modelyard.autoscaling.variants.slo.outlook import Outlook
 from modelyard.autoscaling.variants.wake import scale_from_zero
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut
@@ -42,18 +42,15 @@ MOST = 200
 """Characters of a condition's message about accelerators."""
 
 
-class RecordContext(NamedTuple):
-    """What is known of a variant besides its size: the demand of its model, and what is expected of the size."""
-
-    demand: ModelDemand | None = None
-    limits: bool = False
-    """GPUs or quotas are limited."""
-    prediction: Prediction | None = None
-    alternatives: tuple[Alternative, ...] = ()
-
-
-def make_record(sized: Sized, context: RecordContext, target: ConditionValue | None, now: float, delay: float) -> VariantDecision:
-    """Return the decision about one variant; ``delay`` is the fleet's scale-down delay in seconds."""
+def make_record(
+    sized: Sized,
+    demand: ModelDemand | None,
+    evidence: Evidence | None,
+    target: ConditionValue | None,
+    outlook: Outlook,
+    tick: Tick,
+) -> VariantDecision:
+    """Return the decision about one variant; ``target`` is the condition of its workload."""
     seen, proposed, replicas = sized.seen, sized.proposed, sized.replicas
     variant, workload, current = seen.variant, seen.workload, seen.current
     scale = None
@@ -89,11 +86,11 @@ def make_record(sized: Sized, context: RecordContext, target: ConditionValue | N
         why=Why(
             reason=reason,
             message=message,
-            steps=_steps(sized, context.demand),
+            steps=_steps(sized, demand),
             limited_by=sized.limited_by,
-            evidence=proposed.evidence,
-            prediction=context.prediction if is_expected else None,
-            alternatives=context.alternatives if is_expected else (),
+            evidence=evidence if proposed.decided and proposed.origin is not Origin.ASLEEP else None,
+            prediction=outlook.predictions.get(seen.key) if is_expected else None,
+            alternatives=outlook.alternatives.get(seen.key, ()) if is_expected else (),
         ),
         bounds=seen.bounds,
         writes=Writes(mode=seen.mode, scale=scale, publish=publish, applied=applied, applied_message=applied_message),
@@ -101,33 +98,47 @@ def make_record(sized: Sized, context: RecordContext, target: ConditionValue | N
     return Decision(
         subject=subject,
         records=(record,),
-        memory=_memory(sized, context.demand, changed, reason, now, delay),
-        conditions=_conditions(sized, context, target, reason, message, now),
-        notices=_notices(sized, context.demand),
+        memory=_memory(sized, demand, changed, reason, tick),
+        conditions=_conditions(sized, demand, target, reason, message, tick),
+        notices=_notices(sized, demand),
         message=message,
     )
 
 
 def _steps(sized: Sized, demand: ModelDemand | None) -> tuple[Step, ...]:
-    if demand is None or sized.proposed.failed:
+    proposed = sized.proposed
+    if demand is None or proposed.failed:
         return ()
-    changes = (*sized.proposed.steps, *sized.changes)
-    return (demand.config.step, *(change.step for change in changes if change.why))
+    steps = [demand.config.step, *(change.step for change in proposed.steps)]
+    if proposed.decided and proposed.origin is Origin.STRATEGY:
+        steps.append(Step("targets", sized.seen.current, proposed.replicas, proposed.reason))
+    for change in sized.changes:
+        if change.why:
+            steps.append(change.step)
+    return tuple(steps)
 
 
 def _notices(sized: Sized, demand: ModelDemand | None) -> tuple[Notice, ...]:
     seen = sized.seen
-    of_model: tuple[Notice, ...] = ()
-    if demand is not None:
-        forecast = demand.forecast.notices.get(seen.name, ()) if demand.forecast is not None else ()
-        of_model = (*demand.group.notices.get(seen.key, ()), *forecast)
-    return (*seen.notices, *of_model, *(notice for change in sized.changes for notice in change.notices))
+    notices = seen.notices
+    if demand is not None and demand.group.notices:
+        notices += demand.group.notices.get(seen.key, ())
+    if demand is not None and demand.forecast is not None:
+        notices += demand.forecast.notices.get(seen.name, ())
+    for change in sized.changes:
+        notices += change.notices
+    return notices
 
 
 def _conditions(
-    sized: Sized, context: RecordContext, target: ConditionValue | None, reason: str, message: str, now: float
+    sized: Sized,
+    demand: ModelDemand | None,
+    target: ConditionValue | None,
+    reason: str,
+    message: str,
+    tick: Tick,
 ) -> tuple[Condition, ...]:
-    seen, proposed, demand = sized.seen, sized.proposed, context.demand
+    seen, proposed = sized.seen, sized.proposed
     objective = seen.objective
     metrics = proposed.metrics
     if metrics is None and proposed.decided:
@@ -149,7 +160,7 @@ def _conditions(
             (conditions.PROFILE_VALID, slo_conditions.profile_valid(objective)),
             (conditions.SLO_FEASIBLE, slo_conditions.slo_feasible(objective, rate, problem)),
             (conditions.PROFILE_DRIFT, slo_conditions.profile_drift(seen, rate)),
-            (conditions.CAPACITY_LIMITED, slo_conditions.capacity_limited(sized, context.limits)),
+            (conditions.CAPACITY_LIMITED, slo_conditions.capacity_limited(sized, tick.counts_gpus or bool(tick.quotas))),
         )
         if objective.price_problem is not None:
             accelerator = ConditionValue.of("False", objective.price_problem)
@@ -168,13 +179,13 @@ def _conditions(
             *own,
         ),
         seen.variant.generation,
-        now,
+        tick.now,
     )
 
 
 def _optimized(sized: Sized, demand: ModelDemand | None, message: str) -> ConditionValue:
     seen = sized.seen
-    problem = demand.problem_of(seen) if demand is not None else None
+    problem = demand.problem_of(seen) if demand is not None and seen.objective is not None else None
     if problem is not None and seen.objective is not None and seen.objective.spec is None:
         return ConditionValue("True", "SaturationOnlyMode", f"{message}; {problem}")
     if problem is not None or demand is None or demand.forecast is None:
@@ -219,10 +230,8 @@ def _applied(sized: Sized) -> tuple[bool, str]:
     return False, f"{where}; waiting for {names}"
 
 
-def _memory(
-    sized: Sized, demand: ModelDemand | None, changed: bool, reason: str, now: float, delay: float
-) -> VariantMemory:
-    seen, proposed = sized.seen, sized.proposed
+def _memory(sized: Sized, demand: ModelDemand | None, changed: bool, reason: str, tick: Tick) -> VariantMemory:
+    seen, proposed, now = sized.seen, sized.proposed, tick.now
     old = seen.memory
     remembers = demand is not None and demand.entry.remembers
     fresh: dict[str, object] = {}
@@ -253,7 +262,7 @@ def _memory(
     if changed and reason not in _NOT_COUNTED:
         before = seen.current if seen.desired is None else seen.desired
         if remembers:
-            fresh |= regret.after(old, before or 0, sized.replicas or 0, delay, now)
+            fresh |= regret.after(old, before or 0, sized.replicas or 0, tick.settings.scale_down_delay, now)
         direction = "up" if (sized.replicas or 0) > (before or 0) else "down"
         key = f"{direction}/{reason}"
         if key in old.scalings or len(old.scalings) < MOST_SCALINGS:

@@ -11,7 +11,7 @@ from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.analysis import analyse_repaired
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Change, Proposal, Proposed, keep
+from modelyard.autoscaling.variants.proposal import Origin, Proposal, Proposed, keep
 from modelyard.autoscaling.variants.saturation_config import TokenThresholds
 from modelyard.autoscaling.variants.strategy import VariantStrategy
 from modelyard.autoscaling.variants.targets import propose_targets
@@ -115,23 +115,17 @@ def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Prop
             for seen in demand.running
         }
         return Proposal({**asleep, **kept}, problem=problem, settled=True)
-    complete: dict[str, Proposed] = {}
+    if len(demand.running) == len(demand.variants) == len(proposal.variants):
+        return proposal
+    complete = {**asleep, **proposal.variants}
     for seen in demand.variants:
-        proposed = proposal.variants.get(seen.name)
-        if proposed is None:
-            complete[seen.name] = asleep[seen.name]
+        proposed = complete[seen.name]
+        if seen.spec > 0 or proposed.origin is Origin.ASLEEP:
             continue
-        if proposed.decided and (seen.spec > 0 or proposed.replicas):
-            step = Change("targets", seen.current, proposed.replicas, proposed.reason)
-            proposed = proposed._replace(evidence=proposal.evidence, steps=(*proposed.steps, step))
-        elif proposed.decided:
+        if proposed.decided and not proposed.replicas:
             zero = at_zero(seen)
             proposed = proposed._replace(
-                replicas=zero.replicas,
-                reason=zero.reason,
-                why=zero.why,
-                metrics=zero.metrics,
-                evidence=proposal.evidence,
+                replicas=zero.replicas, reason=zero.reason, why=zero.why, metrics=zero.metrics, origin=Origin.ZERO
             )
         complete[seen.name] = _measured(seen, proposed)
     return proposal._replace(variants=complete)

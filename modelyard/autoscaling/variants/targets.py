@@ -29,7 +29,7 @@ from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.headroom import NONE, Headroom, plan_ahead
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.offered import replicas_offered
-from modelyard.autoscaling.variants.proposal import Proposal, Proposed, Tracked, Transition
+from modelyard.autoscaling.variants.proposal import NOTHING_TRACKED, Proposal, Proposed, Tracked, Transition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
 from modelyard.autoscaling.variants.shortage import shortage_of
 from modelyard.autoscaling.variants.transition import (
@@ -115,8 +115,8 @@ def propose_targets(demand: ModelDemand, analysis: Assessment, settings: FleetSe
         answer = Answer(_partial(Outcome.PARTIAL_HOLD, situation, left=partial.left))
     else:
         answer = _answer(situation, safe, partial is not None)
-    partial_since = partial.since if partial is not None else None
-    proposed = {v.name: _proposed(v, answer, situation, partial_since) for v in variants}
+    partial_since, why = partial.since if partial is not None else None, Parts((answer.why,))
+    proposed = {v.name: _proposed(v, answer, why, situation, partial_since) for v in variants}
     return Proposal(proposed, scale_down_safe=safe, evidence=analysis.evidence(safe))
 
 
@@ -137,22 +137,22 @@ def _answer(situation: Situation, safe: bool, partial: bool) -> Answer:
     return Answer(Finding(Outcome.AS_NEEDED, analysis=analysis))
 
 
-def _proposed(variant: Transition, answer: Answer, situation: Situation, partial_since: float | None) -> Proposed:
-    replicas = answer.targets.get(variant.name, variant.base)
-    stuck_since, stuck_waiting = situation.analysis.stuck_pods.get(variant.name, ({}, {}))
+def _proposed(
+    variant: Transition, answer: Answer, why: Parts, situation: Situation, partial_since: float | None
+) -> Proposed:
+    analysis, name = situation.analysis, variant.seen.key.name
+    limits = analysis.compute_limits.get(name) if analysis.compute_limits else None
+    since, waiting = analysis.stuck_pods.get(name, ({}, {}))
+    tracked = NOTHING_TRACKED
+    if since or variant.since is not None or answer.relax_since is not None or partial_since is not None:
+        tracked = Tracked(variant.since, variant.heading, answer.relax_since, partial_since, since, waiting)
     proposed = Proposed(
-        replicas,
-        answer.why.reason,
-        Parts((answer.why,)),
+        answer.targets.get(name, variant.base),
+        answer.why.outcome.reason,
+        why,
         transition=variant,
-        tracked=Tracked(
-            variant.since, variant.heading, answer.relax_since, partial_since, stuck_since, stuck_waiting
-        ),
-        learnt=(
-            {"compute_limits": limits}
-            if (limits := situation.analysis.compute_limits.get(variant.name)) is not None
-            else {}
-        ),
+        tracked=tracked,
+        learnt={} if limits is None else {"compute_limits": limits},
         shortage=answer.shortage,
     )
     return with_given_up(proposed, variant, situation.settings)

@@ -16,7 +16,7 @@ from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Change, Proposed
+from modelyard.autoscaling.variants.proposal import Change, Origin, Proposed
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
 from modelyard.autoscaling.variants.transition import transition_limit
 from modelyard.metrics.values import Signals
@@ -35,11 +35,13 @@ def at_zero(seen: Observation) -> Proposed:
     why = Finding(Outcome.AT_ZERO, workload=seen.workload_id)
     if lower > 0:
         why = Finding(Outcome.BELOW_MINIMUM_AT_ZERO, minimum=lower, source=source)
-    return Proposed.of(max(lower, 0), why)._replace(metrics=health.AT_ZERO, asleep=True)
+    return Proposed.of(max(lower, 0), why)._replace(metrics=health.AT_ZERO, origin=Origin.ASLEEP)
 
 
 def wake(demand: ModelDemand, signals: Signals, settings: FleetSettings, now: float) -> dict[str, Proposed]:
     """Return what is proposed for the variants at zero; those that have to start now are woken."""
+    if len(demand.running) == len(demand.variants):
+        return {}
     proposed = {seen.name: at_zero(seen) for seen in demand.variants if seen.spec == 0}
     asleep = [seen for seen in demand.variants if seen.spec == 0 and seen.workload is not None]
     if not asleep or any(seen.ready or seen.units for seen in demand.variants):
@@ -99,10 +101,10 @@ def wake_time(seen: Observation, now: float) -> dict[str, object]:
     On its way down does not count. It is noted once per waking: a status that is not rewritten would otherwise renew the
     grace period for ever.
     """
-    memory, variant = seen.memory, seen.variant
-    noted = memory.woken_at is not None and memory.woken_at > (variant.last_run or 0.0)
-    came_back = seen.desired == 0 and seen.current and memory.transition_target != 0 and not noted
-    return {"woken_at": now} if came_back else {}
+    if seen.desired != 0 or not seen.current or seen.memory.transition_target == 0:
+        return {}
+    woken = seen.memory.woken_at
+    return {} if woken is not None and woken > (seen.variant.last_run or 0.0) else {"woken_at": now}
 
 
 def scale_from_zero(seen: Observation, reason: str, message: str) -> ConditionValue | None:
