@@ -5,7 +5,7 @@ Head-room plans that far ahead, and a scaling may take twice as long before it i
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from modelyard.objects import Pod
@@ -22,16 +22,12 @@ def learn_startup(known: float | None, pods: Sequence[Pod]) -> float | None:
     The (lower) median of the ready pods, without those that lost their readiness in between and those that could not
     be scheduled: neither says how long a start takes. The tolerance keeps the memory from changing with every pod.
     """
-    times = [
-        time
-        for pod in pods
-        if pod.ready_since is not None
-        and not pod.unschedulable
-        and 0 <= (time := pod.ready_since - pod.created) <= _LONGEST
-    ]
+    times = sorted(
+        [pod.ready_since - pod.created for pod in pods if pod.ready_since is not None and not pod.unschedulable]
+    )
+    times = times[bisect_left(times, 0.0) : bisect_right(times, _LONGEST)]
     if not times:
         return known
-    times.sort()
     starts = bisect_right(times, _NOT_A_START * max(times[0], 1.0))
     usual = times[(starts - 1) // 2]
     if known is not None and abs(usual - known) <= _TOLERANCE * known + 1:

@@ -84,11 +84,14 @@ def expected(history: History, now_rate: float, horizon: float, limit: float) ->
 
 def _usable(history: History) -> tuple[list[tuple[float, float]], str]:
     """The history after its last gap, in order of time, one rate per time; or what is wrong with it."""
-    by_time: dict[float, list[float]] = {}
-    for time, rate in history:
-        if abs(time) < _BELIEVABLE and 0 <= rate < _BELIEVABLE:
-            by_time.setdefault(round(time, 3), []).append(rate)
-    points = [(time, fsum(rates) / len(rates)) for time, rates in sorted(by_time.items())]
+    points = [
+        (round(time, 3), rate) for time, rate in history if abs(time) < _BELIEVABLE and 0 <= rate < _BELIEVABLE
+    ]
+    if any(before[0] >= after[0] for before, after in pairwise(points)):
+        by_time: dict[float, list[float]] = {}
+        for time, rate in points:
+            by_time.setdefault(time, []).append(rate)
+        points = [(time, fsum(rates) / len(rates)) for time, rates in sorted(by_time.items())]
     if len(points) < MIN_POINTS:
         return [], f"only {len(points)} usable points of load history, {MIN_POINTS} are needed"
     usual = median(after[0] - before[0] for before, after in pairwise(points))

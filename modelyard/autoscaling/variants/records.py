@@ -62,8 +62,9 @@ def make_record(
     applied, applied_message = _applied(sized) if publish else (None, "")
     is_expected = seen.objective is not None and proposed.decided
     message, reason = sized.message, sized.reason
-    subject = Subject(VARIANTS, variant.key, variant.uid, variant.generation, variant.resource_version)
-    subject = subject._replace(ignored=variant.ignored)
+    subject = Subject(
+        VARIANTS, variant.key, variant.uid, variant.generation, variant.resource_version, ignored=variant.ignored
+    )
     record = Record(
         identity=Identity(
             subject=subject,
@@ -109,7 +110,9 @@ def _steps(sized: Sized, demand: ModelDemand | None) -> tuple[Step, ...]:
     proposed = sized.proposed
     if demand is None or proposed.failed:
         return ()
-    steps = [demand.config.step, *(change.step for change in proposed.steps)]
+    steps = [demand.config.step]
+    if proposed.steps:
+        steps += [change.step for change in proposed.steps]
     if proposed.decided and proposed.origin is Origin.STRATEGY:
         steps.append(Step("targets", sized.seen.current, proposed.replicas, proposed.reason))
     for change in sized.changes:

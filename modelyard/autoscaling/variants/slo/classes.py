@@ -9,7 +9,7 @@ the well-known ConfigMap is scanned in the order of its keys. Source: WVA SLO re
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,8 +76,11 @@ class _Class(NamedTuple):
 
 
 class _Map(NamedTuple):
+    """Classes by data key, in sorted order, and by name; the first service class of each model."""
+
     classes: Mapping[str, _Class]
-    """By data key, in sorted order."""
+    by_name: Mapping[str, Sequence[_Class]]
+    by_model: Mapping[str, ServiceClass]
     broken: Mapping[str, str]
 
 
@@ -142,10 +145,8 @@ class ServiceClasses:
         for name_ in wanted:
             for id_ in scanned:
                 source = self._read(id_)
-                for class_ in source.classes.values() if source is not None else ():
-                    if name_ in class_.models:
-                        service = class_.models[name_]
-                        return Found(service, f"{note}; used is {service.where}" if note else "")
+                if source is not None and (service := source.by_model.get(name_)) is not None:
+                    return Found(service, f"{note}; used is {service.where}" if note else "")
         places = " or ".join(str(id_) for id_ in scanned)
         missing = f"no service class names model {model!r}: add it to a document of ConfigMap {places}"
         return Found(None, f"{note}; {missing}" if note else missing)
@@ -166,7 +167,13 @@ class ServiceClasses:
                 broken[entry.key] = str(error)
         for problem in broken.values():
             self.notices.warn(document, f"{problem}; the class is skipped")
-        return _Map(classes, broken)
+        by_name: dict[str, list[_Class]] = {}
+        by_model: dict[str, ServiceClass] = {}
+        for class_ in classes.values():
+            by_name.setdefault(class_.name, []).append(class_)
+            for model, service in class_.models.items():
+                by_model.setdefault(model, service)
+        return _Map(classes, by_name, by_model, broken)
 
     def _class(self, document: Document, entry: Entry) -> _Class:
         fields = entry.fields
@@ -222,13 +229,13 @@ class ServiceClasses:
 
 
 def _referred(source: _Map, key: str, model: str) -> ServiceClass | None:
-    """What ``sloClassRef.key`` names: a document (by data key, then by class name), failing that a model entry."""
-    named = [c for place, c in source.classes.items() if place == key]
-    for class_ in (*named, *(c for c in source.classes.values() if c.name == key)):
+    """Return what ``sloClassRef.key`` names: a document (by data key, then by class name), else a model entry."""
+    named = [source.classes[key]] if key in source.classes else []
+    for class_ in (*named, *source.by_name.get(key, ())):
         service = class_.models.get(model) or class_.models.get(DEFAULT_MODEL)
         if service is not None:
             return service
-    return next((c.models[key] for c in source.classes.values() if key in c.models), None)
+    return source.by_model.get(key)
 
 
 _TELLING = ("unit-cost", "unitcost", "service-class", "serviceclass")

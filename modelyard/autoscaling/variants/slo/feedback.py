@@ -43,9 +43,10 @@ def with_corrections(rate: Rate, settings: FleetSettings) -> Rate:
     ):
         memory = memory.model_copy(update={"ttft_factor": 1.0, "itl_factor": 1.0, "capacity": 1.0, "corrected": ()})
         rate = rate._replace(memory=memory)
-    if settings.feedback and objective.learnt is None:
-        return rate._replace(ttft_factor=_bounded(memory.ttft_factor), itl_factor=_bounded(memory.itl_factor))
-    return rate
+    factors = _bounded(memory.ttft_factor), _bounded(memory.itl_factor)
+    if not settings.feedback or objective.learnt is not None or factors == (1.0, 1.0):
+        return rate
+    return rate._replace(ttft_factor=factors[0], itl_factor=factors[1])
 
 
 def steady(

@@ -53,7 +53,9 @@ def size_all(forecasts: Sequence[LoadForecast], size_rows: SizeRows) -> list[Loa
     prepared: list[tuple[LoadForecast, list[tuple[str, Row]]]] = []
     for forecast in forecasts:
         sizes = forecast.sizes or SMALLEST
-        rates = {name: rate._replace(assumed_sizes=forecast.sizes is None) for name, rate in forecast.rates.items()}
+        rates = forecast.rates
+        if forecast.sizes is None:
+            rates = {name: rate._replace(assumed_sizes=True) for name, rate in rates.items()}
         sizable = [(name, r) for name, r in rates.items() if r.objective.problem is None and sizes.output >= 1]
         prepared.append((forecast._replace(rates=rates), [(name, Row(rate, sizes)) for name, rate in sizable]))
     rows = [row for _, named in prepared for _, row in named]
