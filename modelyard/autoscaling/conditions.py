@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.outcomes import ConditionValue
+from modelyard.autoscaling.reasons import ConditionValue
 from modelyard.objects import Condition
 
 READY = "Ready"

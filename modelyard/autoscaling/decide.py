@@ -10,7 +10,7 @@ something new and changes nothing it was given:
 5. ``FLEET_STAGES``, for all together: accelerators and quotas;
 6. ``records``: the decision about each variant, with its explanation, conditions and memory.
 
-Stages 4 and 5 return ``Change``s, which ``Sized`` adds up. Policy bindings go through ``bindings.decide``.
+Stages 4 and 5 return ``ReplicaChange``s, which ``Sized`` adds up. Policy bindings go through ``bindings.decide``.
 """
 
 from __future__ import annotations
@@ -30,16 +30,25 @@ from modelyard.autoscaling.fleet import Fleet, shared_models
 from modelyard.autoscaling.limiter import limit
 from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.observe import Observed, observe
-from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.select import target_found
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.strategies import COUNTINGS, FORECASTINGS, analyzers, binding_strategy, entries
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.attribution import by_pod, with_groups
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.enforcement import enforce
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Change, Changes, Proposal, Proposed, Sized, Variants, changed, keep
+from modelyard.autoscaling.variants.proposal import (
+    Changes,
+    Proposal,
+    Proposed,
+    ReplicaChange,
+    Sized,
+    Variants,
+    changed,
+    keep,
+)
 from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.shortage import cannot_scale
@@ -51,7 +60,7 @@ from modelyard.metrics.values import queued_for
 from modelyard.objects import Key, Notice
 
 
-class Model(NamedTuple):
+class ProposedModel(NamedTuple):
     """A model with what was proposed for it."""
 
     demand: ModelDemand
@@ -65,10 +74,10 @@ class StageResult(NamedTuple):
     problem: str | None = None
 
 
-class Stage(NamedTuple):
+class PipelineStage(NamedTuple):
     """A stage after the proposal. ``on_failure`` says in the errors of the tick what is missing then."""
 
-    run: Callable[[Sequence[Model], Variants, Tick], StageResult]
+    run: Callable[[Sequence[ProposedModel], Variants, TickContext], StageResult]
     on_failure: str = "deciding failed"
 
 
@@ -98,10 +107,10 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
     observed = observe(fleet, settings)
     saturation = SaturationConfigs(fleet.config_maps, settings, analyzers())
     zeros = ZeroConfigs(fleet.config_maps, settings)
-    tick = Tick(fleet, settings, saturation.limiter, saturation.quotas)
+    tick = TickContext(fleet, settings, saturation.limiter, saturation.quotas)
     demands, refused, failed = _demands(observed.active, saturation, zeros, tick)
     errors = list(failed.errors)
-    models: list[Model] = []
+    models: list[ProposedModel] = []
     sized = {key: Sized.of(seen, proposed) for key, (seen, proposed) in refused.items()}
     for place, demand in enumerate(demands):
         try:
@@ -109,12 +118,14 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
                 raise RuntimeError(problem)
             proposal, variants = _bounded(demand, tick)
         except Exception as error:  # one model's failure must never stop another model
-            why = Finding(Outcome.FAILED, model=demand.name, error=f"{type(error).__name__}: {error}")
+            why = Explanation(Reason.FAILED, model=demand.name, error=f"{type(error).__name__}: {error}")
             errors.append(str(why))
-            kept = {seen.name: keep(seen, why, Finding(Outcome.KEPT))._replace(failed=True) for seen in demand.variants}
+            kept = {
+                seen.name: keep(seen, why, Explanation(Reason.KEPT))._replace(failed=True) for seen in demand.variants
+            }
             proposal = Proposal(kept)
             variants = {seen.key: Sized.of(seen, kept[seen.name]) for seen in demand.variants}
-        models.append(Model(demand, proposal))
+        models.append(ProposedModel(demand, proposal))
         sized |= variants
     variants = {seen.key: sized[seen.key] for seen in observed.active}
     for stage in FLEET_STAGES:
@@ -146,7 +157,7 @@ class Failures(NamedTuple):
 
 
 def _demands(
-    active: Sequence[Observation], saturation: SaturationConfigs, zeros: ZeroConfigs, tick: Tick
+    active: Sequence[Observation], saturation: SaturationConfigs, zeros: ZeroConfigs, tick: TickContext
 ) -> tuple[list[ModelDemand], dict[Key, tuple[Observation, Proposed]], Failures]:
     """Return what is asked of each model, the variants that are decided with none, and what failed."""
     fleet, signals, settings = tick.fleet, tick.signals, tick.settings
@@ -205,8 +216,8 @@ def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple
     """Return the variants that are decided together, and those that cannot be decided with any.
 
     Those with latency targets by service class; one whose profile or class cannot be used is left to saturation, with
-    those that have no targets. Those in saturation form aim at targets together: once all engines' speeds are learnt and
-    no other of the model is left to saturation.
+    those that have no targets. Those in saturation form aim at targets together: once all engines' speeds are learnt
+    and no other of the model is left to saturation.
     """
     aimless = {
         (seen.key.namespace, seen.variant.model_id)
@@ -224,13 +235,13 @@ def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple
             if published or not (waits or objective.problem is not None):
                 service = objective.service
             if service is None and published:
-                refused[seen.key] = seen, keep(seen, Finding(Outcome.NO_OBJECTIVE, problem=objective.problem))
+                refused[seen.key] = seen, keep(seen, Explanation(Reason.NO_OBJECTIVE, problem=objective.problem))
                 continue
         # A variant without a profile is not sized together with one that has one: where nothing can be aimed at, each
         # goes its own way.
-        members[*place, service.name if service is not None else "", service is None or seen.variant.slo is None].append(
-            seen
-        )
+        members[
+            *place, service.name if service is not None else "", service is None or seen.variant.slo is None
+        ].append(seen)
     efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
     trials: defaultdict[str, Effort] = defaultdict(lambda: Effort(TRIALS))
     groups: list[Group] = []
@@ -260,28 +271,28 @@ def _in_one_mode(group: Group) -> Group:
     return group._replace(variants=tuple(variants), compatibility=Compatibility.REPAIRED, notices=notices)
 
 
-def _bounded(demand: ModelDemand, tick: Tick) -> tuple[Proposal, Variants]:
+def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants]:
     """Return what is proposed for a model, and its variants within what idleness and bounds allow."""
     strategy = demand.entry.strategy if demand.forecast is None else demand.entry.with_targets
     proposal = strategy.propose(demand, tick)
     variants: Variants = {seen.key: Sized.of(seen, proposal.variants[seen.name]) for seen in demand.variants}
-    models = [Model(demand, proposal)]
+    models = [ProposedModel(demand, proposal)]
     for stage in MODEL_STAGES:
         variants = changed(variants, stage.run(models, variants, tick).changes)
     return proposal, variants
 
 
-def _judge_idleness(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
-    changes: list[tuple[Key, Change]] = []
+def _judge_idleness(models: Sequence[ProposedModel], variants: Variants, tick: TickContext) -> StageResult:
+    changes: list[tuple[Key, ReplicaChange]] = []
     for demand, proposal in models:
         if not proposal.settled:
             changes += enforce(demand, variants, tick.signals, tick.now)
     return StageResult(changes)
 
 
-def _keep_bounds(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
+def _keep_bounds(models: Sequence[ProposedModel], variants: Variants, tick: TickContext) -> StageResult:
     """Keep targets within their bounds: once, before GPUs are shared out, so that no minimum overrules those."""
-    changes: list[tuple[Key, Change]] = []
+    changes: list[tuple[Key, ReplicaChange]] = []
     for key, variant in variants.items():
         before, seen = variant.replicas, variant.seen
         if variant.proposed.decided and before is not None and (seen.spec > 0 or before):
@@ -291,41 +302,43 @@ def _keep_bounds(models: Sequence[Model], variants: Variants, tick: Tick) -> Sta
     return StageResult(changes)
 
 
-def _clamped(variant: Sized, before: int, after: int) -> Change:
+def _clamped(variant: Sized, before: int, after: int) -> ReplicaChange:
     seen, bounds = variant.seen, variant.seen.bounds
     lowered, stays = after < before, after == seen.current
-    outcome = Outcome.RAISED if not stays else Outcome.HELD_UP
+    outcome = Reason.RAISED if not stays else Reason.HELD_UP
     if lowered:
-        outcome = Outcome.LOWERED if not stays else Outcome.HELD_DOWN
+        outcome = Reason.LOWERED if not stays else Reason.HELD_DOWN
     source = bounds.upper_from if lowered else bounds.lower_from
-    change = Change.to("bounds", before, after, Finding(outcome, before=before, after=after, source=source))
+    change = ReplicaChange.to("bounds", before, after, Explanation(outcome, before=before, after=after, source=source))
     current = seen.current or 0
     if lowered and before > current and variant.shortage is None:
         change = change._replace(shortage=cannot_scale(seen, current, before))
     return change
 
 
-def _share_accelerators(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
+def _share_accelerators(models: Sequence[ProposedModel], variants: Variants, tick: TickContext) -> StageResult:
     return StageResult(share_capacity(models, variants, tick))
 
 
-def _limit(models: Sequence[Model], variants: Variants, tick: Tick) -> StageResult:
+def _limit(models: Sequence[ProposedModel], variants: Variants, tick: TickContext) -> StageResult:
     if not (tick.counts_gpus or tick.quotas):
         return StageResult()
     thresholds = {seen.key: demand.config.thresholds for demand, _ in models for seen in demand.variants}
     return StageResult(*limit(variants, thresholds, tick, COUNTINGS[tick.settings.compatibility]))
 
 
-MODEL_STAGES = [Stage(_judge_idleness), Stage(_keep_bounds)]
+MODEL_STAGES = [PipelineStage(_judge_idleness), PipelineStage(_keep_bounds)]
 """Run for each model by itself, in this order: what fails, fails for that model alone."""
 FLEET_STAGES = [
-    Stage(_share_accelerators, "allocation of scarce accelerators failed"),
-    Stage(_limit, "GPU limiter failed, targets are not limited"),
+    PipelineStage(_share_accelerators, "allocation of scarce accelerators failed"),
+    PipelineStage(_limit, "GPU limiter failed, targets are not limited"),
 ]
 """Run for all models together, in this order."""
 
 
-def _outlook(models: Sequence[Model], variants: Variants, settings: FleetSettings, errors: list[str]) -> Outlook:
+def _outlook(
+    models: Sequence[ProposedModel], variants: Variants, settings: FleetSettings, errors: list[str]
+) -> Outlook:
     """Return predictions and alternatives; without them only explanations are missing."""
     outlooks: list[Outlook] = []
     try:
@@ -341,7 +354,12 @@ def _outlook(models: Sequence[Model], variants: Variants, settings: FleetSetting
 
 
 def _records(
-    observed: Observed, models: Sequence[Model], variants: Variants, outlook: Outlook, tick: Tick, errors: list[str]
+    observed: Observed,
+    models: Sequence[ProposedModel],
+    variants: Variants,
+    outlook: Outlook,
+    tick: TickContext,
+    errors: list[str],
 ) -> list[VariantDecision]:
     models_of = {seen.key: model for model in models for seen in model.demand.variants}
     decisions: list[VariantDecision] = []

@@ -20,7 +20,7 @@ MOST_REPLICAS = 2**31 - 1
 """What ``spec.replicas`` can hold."""
 
 
-class Reading(NamedTuple):
+class CompatibilityRules(NamedTuple):
     """How a compatibility mode reads a variant, its configuration and its status."""
 
     counts_surge: bool = False
@@ -37,9 +37,9 @@ class Reading(NamedTuple):
     """The batch limit that the status shows; then costs are those of one accelerator per replica."""
 
 
-READINGS: Mapping[Compatibility, Reading] = {
-    Compatibility.REPAIRED: Reading(),
-    Compatibility.PUBLISHED: Reading(True, False, False, False, True, 256),
+READINGS: Mapping[Compatibility, CompatibilityRules] = {
+    Compatibility.REPAIRED: CompatibilityRules(),
+    Compatibility.PUBLISHED: CompatibilityRules(True, False, False, False, True, 256),
 }
 
 
@@ -53,7 +53,7 @@ class Handling(NamedTuple):
     notices: tuple[Notice, ...] = ()
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> CompatibilityRules:
         """How the mode reads the object."""
         return READINGS[self.compatibility]
 

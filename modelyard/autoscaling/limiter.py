@@ -14,19 +14,19 @@ from typing import Any, Protocol
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
-from modelyard.autoscaling.outcomes import Finding, Outcome
 from modelyard.autoscaling.quotas import Quota
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.reasons import Explanation, Reason
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools
-from modelyard.autoscaling.variants.proposal import Change, Changes, Sized, Variants
+from modelyard.autoscaling.variants.proposal import Changes, ReplicaChange, Sized, Variants
 from modelyard.autoscaling.variants.saturation_config import Thresholds
 from modelyard.objects import Key, Notice
 from modelyard.objects.selectors import Matcher, parse_selector
 
 STAGE = "limiter"
-_NO_GROWTH = Finding(Outcome.NO_GROWTH)
+_NO_GROWTH = Explanation(Reason.NO_GROWTH)
 
 
 class Grant(Protocol):
@@ -44,7 +44,7 @@ Counting = Callable[[Fleet, Sequence[Observation], Matcher], Grant]
 
 
 def limit(
-    variants: Variants, thresholds: Mapping[Key, Thresholds], tick: Tick, count: Counting
+    variants: Variants, thresholds: Mapping[Key, Thresholds], tick: TickContext, count: Counting
 ) -> tuple[Changes, str | None]:
     """Return what does not fit, and why GPUs could not be counted, if so.
 
@@ -61,9 +61,9 @@ def limit(
             problem = f"node_selector {tick.settings.node_selector!r}: {error}"
         else:
             grant = count(fleet, observed, matches)
-    changes: list[tuple[Key, Change]] = []
+    changes: list[tuple[Key, ReplicaChange]] = []
     candidates: list[Sized] = []
-    skipped = None if problem is None else Finding(Outcome.NOT_LIMITED, problem=problem)
+    skipped = None if problem is None else Explanation(Reason.NOT_LIMITED, problem=problem)
     for key, variant in variants.items():
         if not variant.decided:
             continue
@@ -71,10 +71,12 @@ def limit(
             candidates.append(variant)
             if skipped is not None:
                 notice = Notice("LimiterUnavailable", str(skipped), "Warning")
-                change = Change(STAGE, variant.replicas, variant.replicas, skipped, suffix=skipped, notices=(notice,))
+                change = ReplicaChange(
+                    STAGE, variant.replicas, variant.replicas, skipped, suffix=skipped, notices=(notice,)
+                )
                 changes.append((key, change))
         elif skipped is None:
-            changes.append((key, Change(STAGE, None, None, _NO_GROWTH)))
+            changes.append((key, ReplicaChange(STAGE, None, None, _NO_GROWTH)))
     if tick.quotas or skipped is None:
         held = _Held(tick.quotas, observed)
         for variant in sorted(candidates, key=lambda v: grant.order(v.seen, thresholds.get(v.seen.key, Thresholds()))):
@@ -82,7 +84,7 @@ def limit(
     return changes, None if skipped is None else str(skipped)
 
 
-def _serve(variant: Sized, grant: Grant, held: _Held) -> Change:
+def _serve(variant: Sized, grant: Grant, held: _Held) -> ReplicaChange:
     """Give a variant of the replicas it asks for those that are allowed and there."""
     current, replicas = variant.seen.current or 0, variant.replicas or 0
     asked = replicas - current
@@ -91,12 +93,12 @@ def _serve(variant: Sized, grant: Grant, held: _Held) -> Change:
     held.add(variant.seen, granted)
     after = current + granted
     if granted == allowed < asked:
-        limited = Finding(Outcome.LIMITED_BY_QUOTA, replicas=after, quota=quota, why=why)
-        return Change.to(STAGE, replicas, after, limited)._replace(limited_by=quota)
+        limited = Explanation(Reason.LIMITED_BY_QUOTA, replicas=after, quota=quota, why=why)
+        return ReplicaChange.to(STAGE, replicas, after, limited)._replace(limited_by=quota)
     if granted < asked:
-        limited = Finding(Outcome.LIMITED_BY_GPUS, replicas=after, grant=detail)
-        return Change.to(STAGE, replicas, after, limited)._replace(limited_by=LIMITED_BY)
-    return Change.to(STAGE, replicas, after, Finding(Outcome.GRANTED, grant=detail))
+        limited = Explanation(Reason.LIMITED_BY_GPUS, replicas=after, grant=detail)
+        return ReplicaChange.to(STAGE, replicas, after, limited)._replace(limited_by=LIMITED_BY)
+    return ReplicaChange.to(STAGE, replicas, after, Explanation(Reason.GRANTED, grant=detail))
 
 
 class _Held:

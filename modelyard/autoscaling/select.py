@@ -15,7 +15,7 @@ from modelyard.autoscaling.decision import UNBOUNDED
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.handling import Handling, fleet_handling, handling_of
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.outcomes import ConditionValue, Finding, Outcome
+from modelyard.autoscaling.reasons import ConditionValue, Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.sizing.learning import MOST_BATCH
 from modelyard.autoscaling.variants.observation import Observation
@@ -65,7 +65,7 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
         except Exception as error:  # one object's failure must never stop another
             seen = Observation(variant.key, variant, default, default.mode, variant.memory)
             text = f"{type(error).__name__}: {shown(str(error))}"
-            refusal = keep(seen, Finding(Outcome.UNUSABLE, error=text))
+            refusal = keep(seen, Explanation(Reason.UNUSABLE, error=text))
         variants.append(seen)
         if refusal is not None:
             kept[variant.key] = refusal
@@ -98,7 +98,7 @@ def _beyond_share(active: Sequence[Observation]) -> dict[Key, Proposed]:
         for ((namespace, _), variants), work in zip(models.items(), units, strict=True)
     ]
     return {
-        seen.key: keep(seen, Finding(Outcome.BEYOND_SHARE, refusal=ask.refusal))._replace(target=target_found(seen))
+        seen.key: keep(seen, Explanation(Reason.BEYOND_SHARE, refusal=ask.refusal))._replace(target=target_found(seen))
         for ask, variants, granted in zip(asks, models.values(), within_share(asks), strict=True)
         if not granted
         for seen in variants
@@ -210,22 +210,22 @@ def excluded_namespaces(fleet: Fleet, settings: FleetSettings) -> frozenset[str]
 def _refusal(seen: Observation, excluded: frozenset[str]) -> Proposed | None:
     variant = seen.variant
     if variant.key.namespace in excluded:
-        excluding = Finding(Outcome.EXCLUDED, namespace=variant.key.namespace, annotation=EXCLUDE_ANNOTATION)
+        excluding = Explanation(Reason.EXCLUDED, namespace=variant.key.namespace, annotation=EXCLUDE_ANNOTATION)
         return keep(seen, excluding)._replace(publish=False)
     if variant.problem is not None:
-        return keep(seen, Finding(Outcome.INVALID, problem=variant.problem))
+        return keep(seen, Explanation(Reason.INVALID, problem=variant.problem))
     if variant.form != "saturation" and variant.slo is None:
-        return keep(seen, Finding(Outcome.UNREADABLE_FORM))._replace(publish=seen.desired is not None)
+        return keep(seen, Explanation(Reason.UNREADABLE_FORM))._replace(publish=seen.desired is not None)
     if seen.workload_id is None:
         field = "spec.scaleTargetRef" if variant.target is None else "spec.scaleTargetRef.name and .kind"
-        missing = Finding(Outcome.NO_TARGET, field=field)
+        missing = Explanation(Reason.NO_TARGET, field=field)
         target = ConditionValue("False", "TargetNotFound", missing)
         return keep(seen, missing)._replace(target=target, publish=False)
     return None
 
 
 def _rejected(seen: Observation, elder: Observation) -> Proposed:
-    why = Finding(Outcome.ALREADY_SCALED, workload=seen.workload_id, elder=elder.key)
+    why = Explanation(Reason.ALREADY_SCALED, workload=seen.workload_id, elder=elder.key)
     target = ConditionValue("True", "TargetFound", f"{seen.workload_id} exists")
     return keep(seen, why)._replace(target=target, publish=False)
 
@@ -235,14 +235,14 @@ def _target_unusable(seen: Observation, read_error: str | None) -> Proposed | No
     if workload is not None and not workload.deleting:
         return None
     if workload is None and read_error is not None:
-        why = Finding(Outcome.TARGET_UNREADABLE, workload=id_, error=read_error)
+        why = Explanation(Reason.TARGET_UNREADABLE, workload=id_, error=read_error)
         kept = keep(seen, why, optimization="OptimizationFailed")
         return kept._replace(target=ConditionValue.of("Unknown", why))
-    why = Finding(Outcome.TARGET_MISSING if workload is None else Outcome.TARGET_DELETED, workload=id_)
+    why = Explanation(Reason.TARGET_MISSING if workload is None else Reason.TARGET_DELETED, workload=id_)
     return keep(seen, why, optimization="MetricsUnavailable")._replace(
         target=ConditionValue.of("False", why),
         publish=False,
-        metrics=ConditionValue.of("False", Finding(Outcome.TARGET_NOT_MEASURED, problem=why)),
+        metrics=ConditionValue.of("False", Explanation(Reason.TARGET_NOT_MEASURED, problem=why)),
     )
 
 

@@ -1,7 +1,7 @@
 """The registry of strategies: how models and policy bindings are decided.
 
-A new strategy is a module with a class that has ``propose``, a name in ``StrategyName`` and an entry in ``REGISTRY``. One
-for models is chosen by ``analyzerName`` of the saturation ConfigMap and by the compatibility mode.
+A new strategy is a module with a class that has ``propose``, a name in ``StrategyName`` and an entry in ``REGISTRY``.
+One for models is chosen by ``analyzerName`` of the saturation ConfigMap and by the compatibility mode.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from modelyard.autoscaling.published.percentages import PublishedPercentages
 from modelyard.autoscaling.published.policies import PublishedTargetMetrics
 from modelyard.autoscaling.published.tokens import PublishedTokens
 from modelyard.autoscaling.settings import Compatibility
+from modelyard.autoscaling.variants.demand import StrategyEntry, VariantStrategy
+from modelyard.autoscaling.variants.enforcement import proven_idle
 from modelyard.autoscaling.variants.saturation import Checked, Percentages, Tokens, WithZero
 from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
 from modelyard.autoscaling.variants.slo import forecasting
 from modelyard.autoscaling.variants.slo.strategy import LatencyTargets
-from modelyard.autoscaling.variants.strategy import Entry, VariantStrategy
 
 
 class StrategyName(StrEnum):
@@ -36,23 +37,23 @@ class StrategyName(StrEnum):
     PUBLISHED_TARGET_METRICS = "published-target-metrics"
 
 
-def live(strategy: VariantStrategy, analyzer: str) -> Entry:
+def live(strategy: VariantStrategy, analyzer: str) -> StrategyEntry:
     """Return the entry of a strategy that rests on thresholds and on the signals of pods.
 
     With latency targets a forecast is combined with it. Variants at zero are woken by demand.
     """
     checked = Checked(strategy)
-    return Entry(WithZero(checked), WithZero(LatencyTargets(checked), waking=checked), analyzer)
+    return StrategyEntry(WithZero(checked), WithZero(LatencyTargets(checked), waking=checked), proven_idle, analyzer)
 
 
-def documented(strategy: VariantStrategy, analyzer: str) -> Entry:
+def documented(strategy: VariantStrategy, analyzer: str) -> StrategyEntry:
     """Return the entry of an algorithm as its reference documents it."""
-    return Entry(
+    return StrategyEntry(
         WithZero(Checked(strategy, strict=False), wake=zero.wake_all),
         WithZero(published_slo.PublishedForecast(), wake=None),
+        zero.idle,
         analyzer,
         Compatibility.PUBLISHED,
-        zero.idle,
         remembers=False,
     )
 
@@ -64,7 +65,7 @@ class BindingEntry(NamedTuple):
     compatibility: Compatibility = Compatibility.REPAIRED
 
 
-REGISTRY: dict[StrategyName, Entry | BindingEntry] = {
+REGISTRY: dict[StrategyName, StrategyEntry | BindingEntry] = {
     StrategyName.PERCENTAGES: live(Percentages(), ""),
     StrategyName.TOKENS: live(Tokens(), TOKEN_ANALYZER),
     StrategyName.PUBLISHED_PERCENTAGES: documented(PublishedPercentages(), ""),
@@ -79,9 +80,9 @@ FORECASTINGS = {
 COUNTINGS: dict[Compatibility, Counting] = {Compatibility.REPAIRED: ByNode, Compatibility.PUBLISHED: ByTotal}
 
 
-def entries() -> dict[tuple[Compatibility, str], Entry]:
+def entries() -> dict[tuple[Compatibility, str], StrategyEntry]:
     """Return the entries of models by mode and analyzer."""
-    return {(e.compatibility, e.analyzer): e for e in REGISTRY.values() if isinstance(e, Entry)}
+    return {(e.compatibility, e.analyzer): e for e in REGISTRY.values() if isinstance(e, StrategyEntry)}
 
 
 def analyzers() -> frozenset[str]:

@@ -18,7 +18,7 @@ Proposal_co = TypeVar("Proposal_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class TickContext:
     """What all decisions of one tick share. ``counts_gpus``: the GPU limiter is on."""
 
     fleet: Fleet
@@ -40,5 +40,5 @@ class Tick:
 class Strategy(Protocol[Demand_contra, Proposal_co]):
     """Proposes replicas, for the variants of one model or for the targets of one binding."""
 
-    def propose(self, demand: Demand_contra, tick: Tick) -> Proposal_co:
+    def propose(self, demand: Demand_contra, tick: TickContext) -> Proposal_co:
         """Return what the strategy proposes; it sets nothing."""

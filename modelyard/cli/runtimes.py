@@ -18,7 +18,7 @@ from modelyard.objects import Key
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.offline.manifests import Manifest
-    from modelyard.runtimes import ModelView, Ranking, Reason, Runtime, RuntimeVerdict
+    from modelyard.runtimes import ModelView, Ranking, RejectionReason, Runtime, RuntimeVerdict
 
 app = typer.Typer(
     help="Which runtime serves a model, and why each other one does not.", no_args_is_help=True, add_completion=False
@@ -129,7 +129,7 @@ def _verdict(ranking: Ranking, verdict: RuntimeVerdict, rank: int) -> dict[str, 
     }
 
 
-def _reason(reason: Reason) -> dict[str, str]:
+def _reason(reason: RejectionReason) -> dict[str, str]:
     return {"code": reason.code, "message": reason.message}
 
 

@@ -5,7 +5,7 @@ from modelyard.runtimes.admission import warnings as warnings
 from modelyard.runtimes.selection import (
     NO_RUNTIME as NO_RUNTIME,
     Ranking as Ranking,
-    Reason as Reason,
+    RejectionReason as RejectionReason,
     RuntimeVerdict as RuntimeVerdict,
     named_keys as named_keys,
     not_found as not_found,

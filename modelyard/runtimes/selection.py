@@ -26,7 +26,7 @@ _WANTED = re.compile(r"(?P<head>.* (?:runtime|requires) )(?P<value>'.*')")
 """A difference, and in it the value of the runtime."""
 
 
-class Reason(NamedTuple):
+class RejectionReason(NamedTuple):
     """Why a runtime, or a model, cannot be used: one CamelCase word for programs, and a sentence.
 
     ``formats`` are the entries of which none is for ``kind``: what differs is only worked out where somebody reads it.
@@ -76,7 +76,7 @@ class RuntimeVerdict(NamedTuple):
     """
 
     runtime: Runtime
-    reasons: tuple[Reason, ...]
+    reasons: tuple[RejectionReason, ...]
     notes: tuple[str, ...] = ()
     entry: SupportedFormat | None = None
     priority: int = 1
@@ -108,7 +108,7 @@ class Ranking:
     verdicts: tuple[RuntimeVerdict, ...]
     chosen: RuntimeVerdict | None = None
     better: RuntimeVerdict | None = None
-    problem: Reason | None = None
+    problem: RejectionReason | None = None
 
     @property
     def accepted(self) -> tuple[RuntimeVerdict, ...]:
@@ -182,14 +182,14 @@ def _kept(
     return next((key for key in named_keys(named, namespace, kind) if key in there), None)
 
 
-def _unusable(model: ModelView) -> Reason | None:
+def _unusable(model: ModelView) -> RejectionReason | None:
     if model.disabled:
-        return Reason("ModelDisabled", f"specified base model {model.name} is disabled")
+        return RejectionReason("ModelDisabled", f"specified base model {model.name} is disabled")
     if model.problem and model.kind.format is None:
-        return Reason("ModelInvalid", f"model {model.name} cannot be read: {model.problem}")
+        return RejectionReason("ModelInvalid", f"model {model.name} cannot be read: {model.problem}")
     if model.kind.format is None:
         text = f"model {model.name} has no modelFormat yet - wait until its files were read, or write spec.modelFormat"
-        return Reason("MetadataPending", text)
+        return RejectionReason("MetadataPending", text)
     return None
 
 
@@ -202,18 +202,18 @@ def _by_name(
 ) -> Ranking:
     named, kind = reference
     if verdict is None:
-        problem = Reason("RuntimeNotFound", not_found(named, namespace, kind))
+        problem = RejectionReason("RuntimeNotFound", not_found(named, namespace, kind))
     elif verdict.accepted:
         return Ranking(model, tuple(verdicts), verdict)
     elif verdict.runtime.disabled:
-        problem = Reason("RuntimeDisabled", f"{verdict.runtime.scope} runtime {named} is disabled")
+        problem = RejectionReason("RuntimeDisabled", f"{verdict.runtime.scope} runtime {named} is disabled")
     else:
         text = cut(f"runtime {named} does not support model {model.name}: {verdict.why}", _MOST_SAID)
-        problem = Reason("RuntimeNotSupported", text)
+        problem = RejectionReason("RuntimeNotSupported", text)
     return Ranking(model, tuple(verdicts), problem=problem)
 
 
-def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) -> Reason:
+def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) -> RejectionReason:
     inside = sum(bool(verdict.runtime.namespace) for verdict in verdicts)
     some = verdicts[:NAME_IN_MESSAGE]
     why = [f"{verdict.runtime.name} ({cut(verdict.why, _MOST_SAID // 4)})" for verdict in some]
@@ -225,7 +225,7 @@ def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) 
     text += f"Checked {checked} ({inside} namespace-scoped, {len(verdicts) - inside} cluster-scoped)"
     if why:
         text += ". Excluded runtimes: " + "; ".join(why)
-    return Reason(NO_RUNTIME, text)
+    return RejectionReason(NO_RUNTIME, text)
 
 
 def _automatic(verdict: RuntimeVerdict) -> bool:
@@ -255,16 +255,16 @@ def _judge(
     asked: bool,
 ) -> RuntimeVerdict:
     """Every check, whatever those before it have found, in one order."""
-    reasons: list[Reason] = []
+    reasons: list[RejectionReason] = []
     notes = list(runtime.remarks)
     if runtime.disabled:
-        reasons.append(Reason("RuntimeDisabled", "runtime is disabled"))
+        reasons.append(RejectionReason("RuntimeDisabled", "runtime is disabled"))
     if runtime.problem:
-        reasons.append(Reason("RuntimeInvalid", f"runtime cannot be read: {runtime.problem}"))
+        reasons.append(RejectionReason("RuntimeInvalid", f"runtime cannot be read: {runtime.problem}"))
     if missing := [one for one in wishes.classes if one not in runtime.classes]:
         text = f"does not support the required accelerator class {', '.join(missing)}"
         text += f" (it lists {', '.join(few(runtime.classes))})" if runtime.classes else " (it lists none)"
-        reasons.append(Reason("AcceleratorClassNotSupported", text))
+        reasons.append(RejectionReason("AcceleratorClassNotSupported", text))
     matching = [entry for entry in runtime.formats if matches(entry, model.kind)]
     if not matching and not runtime.problem:
         reasons.append(_no_format(model, runtime))
@@ -272,14 +272,14 @@ def _judge(
     chosen = [entry for entry in matching if entry.auto_select] or (matching if asked else [])
     if matching and not chosen:
         text = "runtime does not have auto-select enabled for the formats that match; name it to use it"
-        reasons.append(Reason("NotAutoSelectable", text))
+        reasons.append(RejectionReason("NotAutoSelectable", text))
     if wishes.mode and wishes.mode != runtime.mode:
         text = f"deployment mode {runtime.mode} is not the requested {wishes.mode}"
-        reasons.append(Reason("DeploymentModeNotSupported", text))
+        reasons.append(RejectionReason("DeploymentModeNotSupported", text))
     if wishes.protocol and runtime.protocols and wishes.protocol not in runtime.protocols:
         text = f"does not speak protocol {cut(wishes.protocol, 40)} that the service asks for"
         text += f" (it lists {listed(runtime.protocols)})"
-        reasons.append(Reason("ProtocolNotSupported", text))
+        reasons.append(RejectionReason("ProtocolNotSupported", text))
     accelerator = ""
     if classes is not None:
         accelerator, reason = _accelerator(model, runtime, wishes, classes, notes)
@@ -313,19 +313,19 @@ def _weight(entry: SupportedFormat) -> int:
     return (entry.format.weight or 10) + ((entry.framework.weight or 5) if entry.framework else 0)
 
 
-def _no_format(model: ModelView, runtime: Runtime) -> Reason:
+def _no_format(model: ModelView, runtime: Runtime) -> RejectionReason:
     if not runtime.formats:
-        return Reason("NoSupportedFormats", "no supported formats defined")
-    return Reason("FormatNotSupported", "not in supported formats", runtime.formats, model.kind)
+        return RejectionReason("NoSupportedFormats", "no supported formats defined")
+    return RejectionReason("FormatNotSupported", "not in supported formats", runtime.formats, model.kind)
 
 
-def _size(model: ModelView, runtime: Runtime, notes: list[str]) -> list[Reason]:
+def _size(model: ModelView, runtime: Runtime, notes: list[str]) -> list[RejectionReason]:
     if not runtime.ranged:
         return []
     first, last = (text[:40] or "any" for text in runtime.size_texts)
     if model.size is None and model.problem:
         text = f"the size of the model cannot be compared with the supported range [{first}, {last}]: {model.problem}"
-        return [Reason("ModelSizeInvalid", text)]
+        return [RejectionReason("ModelSizeInvalid", text)]
     if model.size is None:
         notes.append("the size of the model was not checked: its size is not known")
         return []
@@ -333,7 +333,7 @@ def _size(model: ModelView, runtime: Runtime, notes: list[str]) -> list[Reason]:
     if (low is None or low <= model.size) and (high is None or model.size <= high):
         return []
     text = f"model size {model.size_text} is outside supported range [{first}, {last}]"
-    return [Reason("SizeOutOfRange", text)]
+    return [RejectionReason("SizeOutOfRange", text)]
 
 
 def _accelerator(
@@ -342,7 +342,7 @@ def _accelerator(
     wishes: Wishes,
     classes: Mapping[str, AcceleratorClass],
     notes: list[str],
-) -> tuple[str, list[Reason]]:
+) -> tuple[str, list[RejectionReason]]:
     """The class to run on, out of those that the service and the runtime agree on."""
     agreed = [name for name in runtime.classes if not wishes.classes or name in wishes.classes]
     if unknown := [name for name in runtime.classes if name not in classes]:
@@ -351,11 +351,11 @@ def _accelerator(
     if not there:
         if wishes.constraints is not None and not runtime.classes:
             text = "lists no accelerator classes, so that none is known to keep the service's constraints"
-            return "", [Reason("AcceleratorConstraints", text)]
+            return "", [RejectionReason("AcceleratorConstraints", text)]
         return "", []
     found = place(model.facts, runtime.devices, there, wishes.constraints, wishes.policy, wishes.tokens)
     if found.chosen is None:
-        return "", [Reason("NoFittingAccelerator", cut("; ".join(few(found.reasons)), _MOST_SAID))]
+        return "", [RejectionReason("NoFittingAccelerator", cut("; ".join(few(found.reasons)), _MOST_SAID))]
     if found.fit is not None:
         notes.append(f"on {found.chosen.name}: {found.fit.reason}")
     return found.chosen.name, []

@@ -9,16 +9,16 @@ from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.strategies import binding_strategy
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.view import BindingView
 
 
 def decide_bindings(
     views: Iterable[BindingView], settings: FleetSettings, now: float
 ) -> tuple[tuple[BindingDecision, ...], tuple[str, ...]]:
-    return decide.decide_bindings(views, Tick(Fleet(now), settings), binding_strategy)
+    return decide.decide_bindings(views, TickContext(Fleet(now), settings), binding_strategy)
 
 
 def decide_binding(view: BindingView, settings: FleetSettings, now: float) -> BindingDecision:
-    assessed = decide.assess_binding(view, Tick(Fleet(now), settings), binding_strategy)
+    assessed = decide.assess_binding(view, TickContext(Fleet(now), settings), binding_strategy)
     return decide.conclude_binding(assessed, now)

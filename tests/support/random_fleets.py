@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -68,8 +69,12 @@ def digests(seed: int) -> tuple[str, str]:
     return plain.hexdigest(), worded.hexdigest()
 
 
+_DECIMALS = re.compile(r"\d+\.\d+")
+"""Numbers in words: the last digit of one depends on the processor."""
+
+
 def content_of(value: Any) -> Any:
-    """Return a decision as plain values; floating point numbers have six digits."""
+    """Return a decision as plain values; floating point numbers have six digits, those in words are left out."""
     if isinstance(value, BaseModel):
         return content_of(value.model_dump(exclude_defaults=True))
     if isinstance(value, Enum):
@@ -84,7 +89,7 @@ def content_of(value: Any) -> Any:
         return [content_of(item) for item in value]
     if isinstance(value, float):
         return "nan" if math.isnan(value) else float(f"{value:.6g}")
-    return value
+    return _DECIMALS.sub("#", value) if isinstance(value, str) else value
 
 
 _WORDS = frozenset(("message", "detail", "applied_message", "note", "notices", "errors", "limited_by"))

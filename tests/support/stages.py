@@ -2,42 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from builders import CONTROLLER, MODEL, NOW, Serving, make_fleet
-from modelyard.autoscaling.rules import DOCUMENTED, RULES
-from modelyard.autoscaling.variants.state import Group, State
+from builders import MODEL, NOW, Serving, make_fleet
 
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.select import select
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.observe import observe
+from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.strategies import entries
 from modelyard.autoscaling.variants.analysis import analyse_repaired
-from modelyard.autoscaling.variants.attribution import attribute, by_pod
+from modelyard.autoscaling.variants.attribution import by_pod, with_groups
+from modelyard.autoscaling.variants.demand import Group, ModelDemand
+from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Proposed
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
-from modelyard.autoscaling.variants.targets import set_targets
+from modelyard.autoscaling.variants.targets import propose_targets
 from modelyard.autoscaling.variants.tokens.analysis import Queue, TokenAnalysis, analyse_tokens
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.metrics.values import ModelLoad, PodPerformance
 
 TOKENS = {"default": "analyzerName: saturation"}
-assert CONTROLLER
 
 
-def make_group(fleet: Fleet, settings: FleetSettings, published: bool = False) -> Group:
+class Result(NamedTuple):
+    """What is proposed for one variant."""
+
+    seen: Observation
+    proposed: Proposed
+
+    @property
+    def target(self) -> int:
+        assert self.proposed.replicas is not None
+        return self.proposed.replicas
+
+    @property
+    def reason(self) -> str:
+        return self.proposed.reason
+
+    @property
+    def message(self) -> str:
+        return str(self.proposed.why)
+
+    @property
+    def learnt(self) -> Mapping[str, object]:
+        return self.proposed.learnt
+
+    @property
+    def variant(self) -> Variant:
+        return self.seen.variant
+
+
+def results(demand: ModelDemand, proposed: Mapping[str, Proposed]) -> dict[str, Result]:
+    return {seen.name: Result(seen, proposed[seen.name]) for seen in demand.variants if seen.name in proposed}
+
+
+def make_demand(
+    fleet: Fleet, settings: FleetSettings, published: bool = False, load: ModelLoad | None = None, backlog: float = 0.0
+) -> ModelDemand:
     """The one model of the fleet, ready to be decided."""
-    selection = select(fleet, settings)
-    attribute(fleet, selection.active, fleet.now - settings.stale_after)
-    first = selection.active[0].variant
-    group = Group(first.key.namespace, first.model_id)
-    group.states = selection.active
-    group.rules = DOCUMENTED if published else RULES
-    group.config = SaturationConfigs(fleet.config_maps, settings).resolve(group.namespace, group.model_id)
-    group.zero = ZeroConfigs(fleet.config_maps, settings).resolve(group.namespace, group.model_id)
-    for state in group.states:
-        state.limits = group.config.thresholds
-        state.accelerator = state.variant.labels.get("inference.optimization/acceleratorName")
-    return group
+    active = observe(fleet, settings).active
+    mode = Compatibility.PUBLISHED if published else Compatibility.REPAIRED
+    namespace, model = active[0].key.namespace, active[0].variant.model_id
+    config = SaturationConfigs(fleet.config_maps, settings).resolve(namespace, model)
+    return ModelDemand(
+        Group(namespace, model, tuple(active), mode),
+        tuple(seen for seen in active if seen.spec > 0),
+        config,
+        ZeroConfigs(fleet.config_maps, settings).resolve(namespace, model),
+        entries()[mode, config.analyzer],
+        load=load,
+        backlog=backlog,
+        performances=with_groups(fleet.signals.performance, active),
+    )
 
 
 def performance_of(
@@ -53,11 +91,12 @@ def performance_of(
 
 
 def analyse(
-    group: Group, performance: Sequence[PodPerformance], settings: FleetSettings, backlog: float = 0.0
+    demand: ModelDemand, performance: Sequence[PodPerformance], settings: FleetSettings, backlog: float = 0.0
 ) -> TokenAnalysis:
-    assert group.config.tokens is not None
+    config = demand.config
+    assert config.tokens is not None
     return analyse_tokens(
-        group.states, by_pod(performance), group.config.thresholds, group.config.tokens, settings, NOW, Queue(backlog)
+        demand.variants, by_pod(performance), config.thresholds, config.tokens, settings, NOW, Queue(backlog)
     )
 
 
@@ -68,27 +107,22 @@ def tokens_decide(
     backlog: float = 0.0,
     load: ModelLoad | None = None,
     **fields: object,
-) -> dict[str, State]:
-    """States by name after the repaired token analysis and the targets."""
+) -> dict[str, Result]:
+    """What the repaired token analysis and the rules for targets propose, by name."""
     fleet = make_fleet(*serving, **{"config": TOKENS, **fields})  # type: ignore[arg-type]
-    group = make_group(fleet, settings)
-    analysis = analyse(group, performance_of(fleet) if performance is None else performance, settings, backlog)
-    set_targets(group, analysis, settings, NOW, load)
-    for state in group.states:
-        if state.name in analysis.compute_limits:
-            state.updates["compute_limits"] = analysis.compute_limits[state.name]
-    return {state.name: state for state in group.states}
+    demand = make_demand(fleet, settings, load=load)
+    analysis = analyse(demand, performance_of(fleet) if performance is None else performance, settings, backlog)
+    return results(demand, propose_targets(demand, analysis, settings, NOW).variants)
 
 
 def percentages_decide(
     *serving: Serving, settings: FleetSettings, load: ModelLoad | None = None, backlog: float = 0.0, **fields: object
-) -> dict[str, State]:
-    """States by name after the repaired percentage analysis and the targets."""
+) -> dict[str, Result]:
+    """What the repaired percentage analysis and the rules for targets propose, by name."""
     fleet = make_fleet(*serving, **fields)  # type: ignore[arg-type]
-    group = make_group(fleet, settings)
-    analysis = analyse_repaired(group.states, group.config.thresholds, settings, NOW, backlog)
-    set_targets(group, analysis, settings, NOW, load)
-    return {state.name: state for state in group.states}
+    demand = make_demand(fleet, settings, load=load)
+    analysis = analyse_repaired(demand.variants, demand.config.thresholds, settings, NOW, backlog)
+    return results(demand, propose_targets(demand, analysis, settings, NOW).variants)
 
 
 def rising(start: float = 10.0, per_second: float = 0.04, until: float = NOW) -> ModelLoad:

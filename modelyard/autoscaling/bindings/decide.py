@@ -34,9 +34,9 @@ from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Handling, f
 from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.mixing import Effort
-from modelyard.autoscaling.outcomes import ConditionValue
-from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.reasons import ConditionValue
+from modelyard.autoscaling.settings import Compatibility, Mode
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition, Key, Notice
 from modelyard.reconcile.plan import Subject
@@ -52,7 +52,7 @@ Strategies = Callable[[Compatibility], BindingStrategy]
 
 
 def decide_bindings(
-    views: Iterable[BindingView], tick: Tick, strategies: Strategies
+    views: Iterable[BindingView], tick: TickContext, strategies: Strategies
 ) -> tuple[tuple[BindingDecision, ...], tuple[str, ...]]:
     """Decisions in the order of ``views``, and what failed. Two bindings on one target: only the older one scales.
 
@@ -117,9 +117,12 @@ class AssessedBinding:
 
 
 def assess_binding(
-    view: BindingView, tick: Tick, strategies: Strategies, effort: Effort | None = None
+    view: BindingView, tick: TickContext, strategies: Strategies, effort: Effort | None = None
 ) -> AssessedBinding:
-    """Return what the binding comes to by its own metrics and history; ``effort`` bounds the search for exact shares."""
+    """Return what the binding comes to by its own metrics and history.
+
+    ``effort`` bounds the search for exact shares.
+    """
     chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
     how = handling_of(chosen, fleet_handling(tick.settings))
     notices = list(how.notices)

@@ -19,7 +19,7 @@ SLACK = 1e-9
 """Relative rounding error that neither makes a replica nor leaves the tolerance."""
 
 
-class Proposal(NamedTuple):
+class MetricProposal(NamedTuple):
     """What one metric asks for. ``ratio`` is load over target (1: exactly on target), ``why`` the numbers in words."""
 
     metric: str
@@ -32,7 +32,7 @@ class Recommendation(NamedTuple):
     """The largest proposal within the bounds. ``replicas`` ``None``: no metric said anything, nothing is to be done."""
 
     replicas: int | None
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[MetricProposal, ...]
     why: str
     bounded: str = ""
     """``minimum`` or ``maximum`` when the bounds decided."""
@@ -70,7 +70,7 @@ def recommend(
         return Recommendation(minimum, (), f"{current} is below the minimum {minimum}", "minimum")
     if current > maximum:
         return Recommendation(maximum, (), f"{current} is above the maximum {maximum}", "maximum")
-    found: list[Proposal] = []
+    found: list[MetricProposal] = []
     for name, target in targets.items():
         total = (external or {}).get(name)
         if total is not None and not isnan(total):
@@ -115,13 +115,15 @@ def _within(ratio: float, tolerance: float) -> bool:
     return abs(ratio - 1) <= tolerance + SLACK
 
 
-def _external(name: str, total: float, target: float, current: int, tolerance: float) -> Proposal:
+def _external(name: str, total: float, target: float, current: int, tolerance: float) -> MetricProposal:
     desired = _ratio(total, target)
     ratio = desired / current if current else inf if desired > 0 else 0.0
     if current and _within(ratio, tolerance):
-        return Proposal(name, current, ratio, f"{name} {total:g} in all, within {tolerance:.0%} of {target:g} each")
+        return MetricProposal(
+            name, current, ratio, f"{name} {total:g} in all, within {tolerance:.0%} of {target:g} each"
+        )
     replicas = ceiling(desired)
-    return Proposal(name, replicas, ratio, f"{name} {total:g} in all at {target:g} each asks for {replicas}")
+    return MetricProposal(name, replicas, ratio, f"{name} {total:g} in all at {target:g} each asks for {replicas}")
 
 
 def _measured(
@@ -133,7 +135,7 @@ def _measured(
     unready: float,
     weights: Sequence[float] | None,
     doubts: bool,
-) -> Proposal | None:
+) -> MetricProposal | None:
     share = is_ratio(name)
     have, lack, values = [], [], []
     for index, instance in enumerate(instances):
@@ -156,7 +158,7 @@ def _measured(
         told += f", {unready:g} not ready"
     if not lack and not (unready and up):
         if _within(ratio, tolerance):
-            return Proposal(name, current, ratio, f"{told}: within {tolerance:.0%}, keeps {current}")
+            return MetricProposal(name, current, ratio, f"{told}: within {tolerance:.0%}, keeps {current}")
         desired = ceiling(ratio * n)
     else:
         n += m
@@ -166,10 +168,10 @@ def _measured(
             n += unready
         careful = _ratio(s / n, target)
         if _within(careful, tolerance) or (careful >= 1) != up:
-            return Proposal(name, current, ratio, f"{told}: not certain enough to move, keeps {current}")
+            return MetricProposal(name, current, ratio, f"{told}: not certain enough to move, keeps {current}")
         desired = ceiling(careful * n)
         if (not up and desired > current) or (up and desired < current):
             desired = current
     if doubts and ((not up and desired > current) or (up and desired < current)):
-        return Proposal(name, current, ratio, f"{told}: {desired} would go the wrong way, keeps {current}")
-    return Proposal(name, desired, ratio, f"{told}: asks for {desired}")
+        return MetricProposal(name, current, ratio, f"{told}: {desired} would go the wrong way, keeps {current}")
+    return MetricProposal(name, desired, ratio, f"{told}: asks for {desired}")

@@ -14,7 +14,7 @@ from modelyard.autoscaling.bindings.total import TotalDecision
 from modelyard.autoscaling.budget import BEYOND
 from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, TARGET_FOUND
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
-from modelyard.autoscaling.outcomes import ConditionValue
+from modelyard.autoscaling.reasons import ConditionValue
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition
 from modelyard.reconcile.reach import NOT_PERMITTED
@@ -45,7 +45,9 @@ def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> ConditionVa
         unready = sum(target.unready for target in known)
         names = ", ".join(wanted)
         if instances:
-            return ConditionValue("False", "MetricsUnavailable", f"none of {len(instances)} ready instances gives {names}{because}")
+            return ConditionValue(
+                "False", "MetricsUnavailable", f"none of {len(instances)} ready instances gives {names}{because}"
+            )
         if not any(target.current for target in known):
             hint = ""
             if all(target.demand is None for target in known):
@@ -58,7 +60,9 @@ def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> ConditionVa
     partial = [f"{name} of {count} of {len(instances)}" for name, count in have.items() if count < len(instances)]
     if partial:
         return ConditionValue("True", "MetricsPartial", f"measured {', '.join(partial)} ready instances{because}")
-    return ConditionValue("True", "MetricsFound", f"all metrics of {len(instances)} ready instances were measured{because}")
+    return ConditionValue(
+        "True", "MetricsFound", f"all metrics of {len(instances)} ready instances were measured{because}"
+    )
 
 
 def of_skip(target: TargetView, metrics: ConditionValue | None, advice: Recommendation) -> tuple[str, str]:
@@ -167,7 +171,9 @@ def of_outcome(
     elif lost:
         found = ConditionValue("False", "TargetInvalid", "; ".join(lost))
     elif view.targets:
-        found = ConditionValue("True", "TargetFound", f"found {', '.join(str(target.workload) for target in view.targets)}")
+        found = ConditionValue(
+            "True", "TargetFound", f"found {', '.join(str(target.workload) for target in view.targets)}"
+        )
     stories = ((READY, ready), (TARGET_FOUND, found), (METRICS_AVAILABLE, metrics))
     return conditions.build(view.conditions, stories, view.generation, now)
 

@@ -19,7 +19,7 @@ from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import Strategy, Tick
+from modelyard.autoscaling.strategy import Strategy, TickContext
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
 
 _SLACK = 1e-9
@@ -69,7 +69,7 @@ class TargetMetrics:
     histograms_from_start = False
     corrector = Corrector
 
-    def propose(self, demand: BindingDemand, tick: Tick) -> TotalDecision:
+    def propose(self, demand: BindingDemand, tick: TickContext) -> TotalDecision:
         """Decide on the targets that could be read. A target that could not keeps what it had when it last could."""
         return _decide_total(demand, tick.settings, tick.now, self)
 
@@ -123,9 +123,7 @@ class Metered(NamedTuple):
         )
 
 
-def _decide_total(
-    demand: BindingDemand, settings: FleetSettings, now: float, strategy: TargetMetrics
-) -> TotalDecision:
+def _decide_total(demand: BindingDemand, settings: FleetSettings, now: float, strategy: TargetMetrics) -> TotalDecision:
     view, policy, choice, memory, effort = demand
     known = [target for target in view.targets if target.current is not None]
     lost = [target for target in view.targets if target.current is None]

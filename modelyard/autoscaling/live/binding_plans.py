@@ -12,7 +12,7 @@ from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.kinds import POLICIES
 from modelyard.autoscaling.live.bindings.objects import PolicySpec
 from modelyard.autoscaling.memory.bindings import ANNOTATION
-from modelyard.autoscaling.outcomes import ConditionValue
+from modelyard.autoscaling.reasons import ConditionValue
 from modelyard.autoscaling.view import BindingView
 from modelyard.objects.parse import conditions as stored_conditions
 from modelyard.reconcile.memory import render_memory

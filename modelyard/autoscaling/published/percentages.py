@@ -10,8 +10,8 @@ from math import fsum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Outcome, Parts
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Parts, Reason
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.analysis import DIGITS, Analysis
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Unit
@@ -105,50 +105,58 @@ class OneStep(NamedTuple):
     """Replicas by variant name, and why."""
 
     replicas: dict[str, int]
-    why: Finding
+    why: Explanation
 
 
-def documented_targets(variants: Sequence[VariantNumbers], analysis: Analysis) -> OneStep:
-    """Return one step for one variant, and none while any reporting variant of the model is in transition."""
+def documented_targets(
+    variants: Sequence[VariantNumbers],
+    scale_up: bool,
+    scale_down_safe: bool,
+    short_of: Reason = Reason.SHORT_OF_KV_CACHE,
+) -> OneStep:
+    """Return one step for one variant, and none while any reporting variant of the model is in transition.
+
+    ``short_of`` is the outcome of the analysis that a scale-up follows from.
+    """
     present = [v for v in variants if v.reporting > 0]
     if not present:
-        return OneStep({v.name: v.current for v in variants}, Finding(Outcome.STEP_NOTHING_REPORTS))
+        return OneStep({v.name: v.current for v in variants}, Explanation(Reason.STEP_NOTHING_REPORTS))
     blockers = [v for v in present if v.preserved or v.reporting != v.current]
     if blockers:
         first = min(blockers, key=lambda v: v.name)
-        why = Finding(Outcome.STEP_REPORTING, name=first.name, reporting=first.reporting, current=first.current)
+        why = Explanation(Reason.STEP_REPORTING, name=first.name, reporting=first.reporting, current=first.current)
         if first.preserved:
-            why = Finding(Outcome.STEP_HEADING, name=first.name, desired=first.desired, current=first.current)
+            why = Explanation(Reason.STEP_HEADING, name=first.name, desired=first.desired, current=first.current)
         return OneStep({v.name: v.desired if v.preserved else v.current for v in present}, why)
     replicas = {v.name: v.reporting for v in present}
-    if analysis.scale_up:
+    if scale_up:
         able = [v for v in present if v.pending == 0]
         if not able:
-            return OneStep(replicas, Finding(Outcome.STEP_ALL_PENDING))
+            return OneStep(replicas, Explanation(Reason.STEP_ALL_PENDING))
         cheapest = min(able, key=lambda v: (v.cost, v.name))
         replicas[cheapest.name] += 1
-        return OneStep(replicas, Finding(_UP[analysis.what_is_short], name=cheapest.name, cost=cheapest.cost))
-    if analysis.scale_down_safe:
+        return OneStep(replicas, Explanation(_UP[short_of], name=cheapest.name, cost=cheapest.cost))
+    if scale_down_safe:
         able = [v for v in present if replicas[v.name] > 1]
         if not able:
-            return OneStep(replicas, Finding(Outcome.STEP_ALL_AT_ONE))
+            return OneStep(replicas, Explanation(Reason.STEP_ALL_AT_ONE))
         dearest = max(able, key=lambda v: (v.cost, v.name))
         replicas[dearest.name] -= 1
-        return OneStep(replicas, Finding(Outcome.STEP_DOWN, name=dearest.name, cost=dearest.cost))
-    return OneStep(replicas, Finding(Outcome.STEP_NONE))
+        return OneStep(replicas, Explanation(Reason.STEP_DOWN, name=dearest.name, cost=dearest.cost))
+    return OneStep(replicas, Explanation(Reason.STEP_NONE))
 
 
 _UP = {
-    Outcome.SHORT_OF_KV_CACHE: Outcome.STEP_UP_KV_CACHE,
-    Outcome.SHORT_OF_QUEUE: Outcome.STEP_UP_QUEUE,
-    Outcome.SHORT_OF_BOTH: Outcome.STEP_UP_BOTH,
+    Reason.SHORT_OF_KV_CACHE: Reason.STEP_UP_KV_CACHE,
+    Reason.SHORT_OF_QUEUE: Reason.STEP_UP_QUEUE,
+    Reason.SHORT_OF_BOTH: Reason.STEP_UP_BOTH,
 }
 
 
 class PublishedPercentages:
     """The percentage analysis as documented."""
 
-    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+    def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
         """Return one step by the documented rule; a variant without a reporting pod gets no decision there."""
         running = demand.running
         analysis = analyse_published([seen.units for seen in running], demand.config.thresholds)
@@ -156,16 +164,16 @@ class PublishedPercentages:
             VariantNumbers(s.name, s.variant.cost, s.current or 0, s.desired or 0, len(s.units), s.pending)
             for s in running
         ]
-        step = documented_targets(numbers, analysis)
+        step = documented_targets(numbers, analysis.scale_up, analysis.scale_down_safe, analysis.what_is_short)
         proposed: dict[str, Proposed] = {}
         for seen in running:
             target = step.replicas.get(seen.name)
             if target is None:
-                silent = Finding(Outcome.VARIANT_SILENT)
+                silent = Explanation(Reason.VARIANT_SILENT)
                 proposed[seen.name] = keep(seen, silent)._replace(metrics=ConditionValue.of("False", silent))
                 continue
-            why = Finding(
-                Outcome.STEP,
+            why = Explanation(
+                Reason.STEP,
                 action=Action.of(target, seen.current or 0),
                 replicas=Count(target, "replica"),
                 why=step.why,
@@ -174,6 +182,6 @@ class PublishedPercentages:
                 counted=analysis.counted,
                 reporting=analysis.reporting,
             )
-            proposed[seen.name] = Proposed(target, step.why.reason, Parts((why,)))
+            proposed[seen.name] = Proposed(target, step.why.code, Parts((why,)))
         safe = analysis.scale_down_safe
         return Proposal(proposed, scale_down_safe=safe, evidence=analysis.evidence(safe))

@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Prediction
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.outcomes import Count, Finding, Outcome
 from modelyard.autoscaling.published import sizing
+from modelyard.autoscaling.reasons import Count, Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate, RequestSizes
 from modelyard.autoscaling.variants.health import load_problem
-from modelyard.autoscaling.variants.proposal import Change, Origin, Proposal, Proposed, keep
+from modelyard.autoscaling.variants.proposal import Origin, Proposal, Proposed, ReplicaChange, keep
 from modelyard.autoscaling.variants.slo.forecasting import Forecasting
-from modelyard.autoscaling.variants.slo.load import Measured, unsized
+from modelyard.autoscaling.variants.slo.load import MeasuredLoad, unsized
 from modelyard.autoscaling.variants.slo.outlook import Mix, Model, Outlook, is_foreseeable, mix_of, predicted
 from modelyard.autoscaling.variants.slo.sizing import Row, predict, profiles_of, size_all, targets_of, with_sizing
 from modelyard.autoscaling.variants.slo.strategy import FOUND
@@ -51,7 +51,7 @@ def idle_candidate(cost: float, minimum: int) -> Allocated:
 class PublishedForecast:
     """The documented optimizer over one group; saturation has no say."""
 
-    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+    def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
         """Return a target for every variant that has a candidate; the others keep what they have."""
         forecast, load = demand.model_forecast, demand.model_forecast.load
         problem = load_problem(demand, tick.signals, tick.now, tick.settings.stale_after)
@@ -63,18 +63,18 @@ class PublishedForecast:
             rate = forecast.rates[seen.name]
             allocated = _candidate(rate, forecast, minimum)
             if allocated is None:
-                why = rate.objective.problem or Finding(Outcome.TARGETS_UNREACHABLE)
-                kept = keep(seen, Finding(Outcome.NO_FEASIBLE_ALLOCATION, why=why))
+                why = rate.objective.problem or Explanation(Reason.TARGETS_UNREACHABLE)
+                kept = keep(seen, Explanation(Reason.NO_FEASIBLE_ALLOCATION, why=why))
                 proposed[seen.name] = kept._replace(metrics=FOUND)
                 continue
-            optimized = Finding(
-                Outcome.OPTIMIZED,
+            optimized = Explanation(
+                Reason.OPTIMIZED,
                 replicas=Count(allocated.replicas, "replica"),
                 load=load * 60,
                 cost=allocated.cost,
                 each=allocated.per_replica,
             )
-            steps = (Change("optimizer", seen.current, allocated.replicas, optimized),)
+            steps = (ReplicaChange("optimizer", seen.current, allocated.replicas, optimized),)
             proposed[seen.name] = Proposed.of(allocated.replicas, optimized)._replace(metrics=FOUND, steps=steps)
         return Proposal(proposed, settled=True)
 
@@ -104,7 +104,7 @@ def _idle_prediction(rate: Rate) -> Prediction:
 
 def _measure(
     group: Group, together: Sequence[Group], performances: Performances, fleet: Fleet, settings: FleetSettings
-) -> Measured:
+) -> MeasuredLoad:
     """Return the load as documented: completions of the whole model in the window, printed with two decimals.
 
     A missing series counts as zero there, but only once the model has metrics at all. What is in flight, waits or is
@@ -112,14 +112,14 @@ def _measure(
     """
     forecast, error = LoadForecast(None, rates=unsized(group)), fleet.signals.error
     if error is not None:
-        problem = Finding(Outcome.LOAD_UNREADABLE, error=error)
-        return Measured(group, forecast._replace(problem=problem))
+        problem = Explanation(Reason.LOAD_UNREADABLE, error=error)
+        return MeasuredLoad(group, forecast._replace(problem=problem))
     pods = [pod.key for other in together for seen in other.variants for pod in seen.pods]
     reports = [performances.get((*key, group.model_id)) for key in pods]
     counts = [report.completed for report in reports if report is not None and report.completed is not None]
     if not counts:
-        problem = Finding(Outcome.LOAD_UNKNOWN, model=group.name)
-        return Measured(group, forecast._replace(problem=problem))
+        problem = Explanation(Reason.LOAD_UNKNOWN, model=group.name)
+        return MeasuredLoad(group, forecast._replace(problem=problem))
     load = _two_decimals(fsum(counts) / settings.load_window * 60) / 60
     count = prompt = output = 0.0
     for report in reports:
@@ -131,14 +131,14 @@ def _measure(
         float(int(_two_decimals(prompt / count))) if count else 0.0,
         float(int(_two_decimals(output / count))) if count else 0.0,
     )
-    return Measured(group, forecast._replace(load=load, planned=load, sizes=sizes))
+    return MeasuredLoad(group, forecast._replace(load=load, planned=load, sizes=sizes))
 
 
 def _two_decimals(value: float) -> float:
     return float(f"{value:.2f}")
 
 
-def _size(measured: Sequence[Measured], settings: FleetSettings, now: float) -> Sequence[LoadForecast | str]:
+def _size(measured: Sequence[MeasuredLoad], settings: FleetSettings, now: float) -> Sequence[LoadForecast | str]:
     """What cannot be met has no candidate."""
     return size_all([one.forecast for one in measured], _size_rows)
 

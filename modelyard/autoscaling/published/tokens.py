@@ -10,8 +10,8 @@ from math import ceil, floor, fsum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Action, Evidence
-from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Outcome, Parts
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Parts, Reason
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
@@ -78,7 +78,7 @@ class TokenTargets(NamedTuple):
     """Replicas by variant name, and why."""
 
     replicas: dict[str, int]
-    why: Finding
+    why: Explanation
 
 
 def analyse_tokens_published(
@@ -141,10 +141,10 @@ def optimize_published(model: ModelTokens) -> TokenTargets:
     cost = {a.variant.name: a.variant.cost if a.variant.replicas else 0.0 for a in model.variants}
     if model.required > 0:
         if not able:
-            return TokenTargets(replicas, Finding(Outcome.TOKENS_NO_CAPACITY, required=model.required))
+            return TokenTargets(replicas, Explanation(Reason.TOKENS_NO_CAPACITY, required=model.required))
         chosen = min(able, key=lambda a: (cost[a.variant.name] / a.capacity, a.variant.name))
         replicas[chosen.variant.name] += ceil(model.required / chosen.capacity)
-        return TokenTargets(replicas, Finding(Outcome.TOKENS_REQUIRED, required=model.required))
+        return TokenTargets(replicas, Explanation(Reason.TOKENS_REQUIRED, required=model.required))
     if model.spare > 0:
         left = model.spare
         cheapest = min((a.variant.name for a in able), key=lambda name: (cost[name], name), default="")
@@ -155,31 +155,31 @@ def optimize_published(model: ModelTokens) -> TokenTargets:
             step = min(floor(left / a.capacity), max(0, replicas[name] - least))
             replicas[name] -= step
             left -= step * a.capacity
-        return TokenTargets(replicas, Finding(Outcome.TOKENS_SPARE, spare=model.spare))
-    return TokenTargets(replicas, Finding(Outcome.TOKENS_NEITHER))
+        return TokenTargets(replicas, Explanation(Reason.TOKENS_SPARE, spare=model.spare))
+    return TokenTargets(replicas, Explanation(Reason.TOKENS_NEITHER))
 
 
 class PublishedTokens:
     """The token analysis and the cost-aware optimizer as documented."""
 
-    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
-        """Return targets at once, without transitions or limits; a variant without metrics that is chosen is dropped."""
+    def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
+        """Return targets at once, without transitions or limits; one for a variant without metrics is dropped."""
         config, running = demand.config, demand.running
         inputs = [_input(seen, demand.performances) for seen in running]
         model = analyse_tokens_published(inputs, config.thresholds, config.tokens or TokenThresholds())
         if not any(a.replicas for a in model.variants):
-            return Proposal(problem=ConditionValue.of("False", Finding(Outcome.CACHES_UNKNOWN)))
+            return Proposal(problem=ConditionValue.of("False", Explanation(Reason.CACHES_UNKNOWN)))
         targets = optimize_published(model)
         proposed: dict[str, Proposed] = {}
         for seen, analysed in zip(running, model.variants, strict=True):
             target = targets.replicas[seen.name]
             if not analysed.variant.replicas:
-                silent = Finding(Outcome.VARIANT_SILENT_INSTEAD, replicas=target)
+                silent = Explanation(Reason.VARIANT_SILENT_INSTEAD, replicas=target)
                 metrics = ConditionValue.of("False", silent)
                 proposed[seen.name] = keep(seen, silent)._replace(metrics=metrics)
                 continue
-            why = Finding(
-                Outcome.TOKEN_STEP,
+            why = Explanation(
+                Reason.TOKEN_STEP,
                 action=Action.of(target, seen.current or 0),
                 replicas=Count(target, "replica"),
                 why=targets.why,
@@ -192,7 +192,7 @@ class PublishedTokens:
                 learnt["compute_limits"] = analysed.history
             if analysed.capacity > 0:
                 learnt["token_capacity"] = analysed.capacity
-            proposed[seen.name] = Proposed(target, targets.why.reason, Parts((why,)), learnt=learnt)
+            proposed[seen.name] = Proposed(target, targets.why.code, Parts((why,)), learnt=learnt)
         evidence = _evidence(running, model)
         return Proposal(proposed, scale_down_safe=evidence.scale_down_safe, evidence=evidence)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.proposal import Proposed, Sized
@@ -14,9 +14,9 @@ from modelyard.metrics.values import Signals
 
 def idle(
     demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float
-) -> tuple[Finding | None, Finding]:
+) -> tuple[Explanation | None, Explanation]:
     """Whatever is in flight is not looked at."""
-    return None, Finding(Outcome.NOTHING_COMPLETED, window=demand.zero.window)
+    return None, Explanation(Reason.NOTHING_COMPLETED, window=demand.zero.window)
 
 
 def wake_all(demand: ModelDemand, signals: Signals, settings: FleetSettings, now: float) -> dict[str, Proposed]:

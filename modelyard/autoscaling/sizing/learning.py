@@ -36,7 +36,7 @@ MOST_BUSY: Final = 0.9
 _HALVINGS: Final = 30
 
 
-class Observation(NamedTuple):
+class SpeedObservation(NamedTuple):
     """What one replica did for some minutes: requests per second, mean prompt and output tokens, mean TTFT and ITL in
     ms. All above 0."""
 
@@ -76,7 +76,7 @@ class LearntSpeed(NamedTuple):
         return (*self.line, OVERHEAD, self.delta / self.seen)
 
 
-def observe(known: LearntSpeed, seen: Observation, prompts: Sizes) -> LearntSpeed:
+def observe(known: LearntSpeed, seen: SpeedObservation, prompts: Sizes) -> LearntSpeed:
     """What is known after one more observation; ``prompts`` are the sizes, of which only the spread counts.
 
     Numbers that no engine could show teach nothing.
@@ -108,7 +108,7 @@ def observe(known: LearntSpeed, seen: Observation, prompts: Sizes) -> LearntSpee
     return LearntSpeed(*(kept * old + weight * value for old, value in zip(known, new, strict=True)))
 
 
-def _delta(seen: Observation, rate: float, prompts: Sizes) -> float | None:
+def _delta(seen: SpeedObservation, rate: float, prompts: Sizes) -> float | None:
     """δ in ms per prompt token, by the TTFT that it gives; ``None`` where so much prefill explains nothing."""
     tokens = prompts.tokens * (seen.prompt / prompts.mean)
     chunks = np.maximum(1.0, tokens / CHUNK)

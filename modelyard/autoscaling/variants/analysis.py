@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum
 
-from modelyard.autoscaling.outcomes import Outcome
+from modelyard.autoscaling.reasons import Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.observation import Observation
@@ -59,11 +59,11 @@ class Analysis(Assessment):
         return self.kv_short or self.queue_short
 
     @property
-    def what_is_short(self) -> Outcome:
+    def what_is_short(self) -> Reason:
         """The outcome of a scale-up."""
         if self.kv_short and self.queue_short:
-            return Outcome.SHORT_OF_BOTH
-        return Outcome.SHORT_OF_KV_CACHE if self.kv_short else Outcome.SHORT_OF_QUEUE
+            return Reason.SHORT_OF_BOTH
+        return Reason.SHORT_OF_KV_CACHE if self.kv_short else Reason.SHORT_OF_QUEUE
 
     @property
     def lost(self) -> float:

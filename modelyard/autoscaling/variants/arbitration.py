@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.reasons import Explanation, Reason
 
 
 class Arbitration(NamedTuple):
@@ -13,7 +13,7 @@ class Arbitration(NamedTuple):
 
     target: int
     overridden: bool
-    why: Finding
+    why: Explanation
 
 
 def arbitrate(current: int, saturation: int, forecast: int, scale_down_safe: bool | None = None) -> Arbitration:
@@ -24,13 +24,13 @@ def arbitrate(current: int, saturation: int, forecast: int, scale_down_safe: boo
     """
     reactive, proactive = Action.of(saturation, current), Action.of(forecast, current)
     if reactive is Action.UP and proactive is Action.DOWN:
-        return Arbitration(current, True, Finding(Outcome.VETOED))
+        return Arbitration(current, True, Explanation(Reason.VETOED))
     if proactive is Action.DOWN and scale_down_safe is False:
-        return Arbitration(current, True, Finding(Outcome.NOT_SAFE))
+        return Arbitration(current, True, Explanation(Reason.NOT_SAFE))
     if reactive is Action.UP and proactive is Action.NONE:
-        return Arbitration(saturation, False, Finding(Outcome.SATURATION_MORE))
+        return Arbitration(saturation, False, Explanation(Reason.SATURATION_MORE))
     if reactive is Action.UP and proactive is Action.UP:
-        return Arbitration(max(saturation, forecast), False, Finding(Outcome.LARGER_WINS))
+        return Arbitration(max(saturation, forecast), False, Explanation(Reason.LARGER_WINS))
     if proactive is not Action.NONE:
-        return Arbitration(forecast, False, Finding(Outcome.FORECAST_DECIDES))
-    return Arbitration(current, False, Finding(Outcome.NOTHING_ASKED))
+        return Arbitration(forecast, False, Explanation(Reason.FORECAST_DECIDES))
+    return Arbitration(current, False, Explanation(Reason.NOTHING_ASKED))

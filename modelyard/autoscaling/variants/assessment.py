@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from modelyard.autoscaling.decision import Evidence
-from modelyard.autoscaling.outcomes import Outcome
+from modelyard.autoscaling.reasons import Reason
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.replicas import StuckPods
 
@@ -53,7 +53,7 @@ class Assessment(ABC):
 
     @property
     @abstractmethod
-    def what_is_short(self) -> Outcome:
+    def what_is_short(self) -> Reason:
         """The outcome of a scale-up."""
 
     @property

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.mixing import Effort
-from modelyard.autoscaling.outcomes import Finding, Outcome, Parts
+from modelyard.autoscaling.reasons import Explanation, Parts, Reason
 from modelyard.autoscaling.settings import Compatibility
+from modelyard.autoscaling.strategy import Strategy
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.proposal import Proposal, Sized
 from modelyard.autoscaling.variants.saturation_config import Effective
 from modelyard.autoscaling.variants.slo.attainment import Holding
 from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.objective import Objective
 from modelyard.autoscaling.variants.zero_config import ZeroRule
-from modelyard.metrics.values import ModelLoad
+from modelyard.metrics.values import ModelLoad, Signals
 from modelyard.objects import Key, Notice
-
-if TYPE_CHECKING:  # it names this module's types
-    from modelyard.autoscaling.variants.strategy import Entry
 
 
 class Attains(NamedTuple):
     """What a rate holds where the share of requests within the targets is aimed at.
 
-    ``may_miss`` is the share of requests that may miss with ``replicas`` together, ``idle_misses`` the share that misses
-    on idle replicas where that is more than allowed. ``busy`` is the engines that a request per second keeps busy.
+    ``may_miss`` is the share of requests that may miss with ``replicas`` together, ``idle_misses`` the share that
+    misses on idle replicas where that is more than allowed. ``busy`` is the engines that a request per second keeps
+    busy.
     """
 
     may_miss: float
@@ -96,9 +97,9 @@ class LoadForecast(NamedTuple):
     """
 
     load: float | None
-    problem: Finding | None = None
+    problem: Explanation | None = None
     planned: float = 0.0
-    basis: Finding | None = None
+    basis: Explanation | None = None
     sizes: RequestSizes | None = None
     idle: bool = False
     full_window: bool = True
@@ -110,8 +111,8 @@ class LoadForecast(NamedTuple):
 class Group(NamedTuple):
     """The variants of one model that are decided together.
 
-    ``effort`` bounds what all groups of the namespace spend on searches for the cheapest mix, ``trials`` what they spend
-    on trying rules, in steps of the load times replicas.
+    ``effort`` bounds what all groups of the namespace spend on searches for the cheapest mix, ``trials`` what they
+    spend on trying rules, in steps of the load times replicas.
     """
 
     namespace: str
@@ -129,6 +130,30 @@ class Group(NamedTuple):
         return f"model {self.model_id!r} in namespace {self.namespace}"
 
 
+class Idle(Protocol):
+    """Whether a model that has completed no request for its window may go to zero."""
+
+    def __call__(
+        self, demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float
+    ) -> tuple[Explanation | None, Explanation]:
+        """Return why not (``None``: it may), and what is then known of it."""
+
+
+class StrategyEntry(NamedTuple):
+    """How the models of one compatibility mode and analyzer are decided.
+
+    ``with_targets`` decides about models with latency targets. ``idle`` says whether a model may go to zero.
+    ``remembers``: transitions and regretted scale-downs are remembered from tick to tick.
+    """
+
+    strategy: VariantStrategy
+    with_targets: VariantStrategy
+    idle: Idle
+    analyzer: str = ""
+    compatibility: Compatibility = Compatibility.REPAIRED
+    remembers: bool = True
+
+
 class ModelDemand(NamedTuple):
     """What is asked of a group, and how it is decided.
 
@@ -141,14 +166,14 @@ class ModelDemand(NamedTuple):
     """The variants whose workload is not at zero."""
     config: Effective
     zero: ZeroRule
-    entry: Entry
+    entry: StrategyEntry
     forecast: LoadForecast | None = None
     rates: Mapping[str, Rate] = {}
     """What is known of the variants' rates, by name, also where saturation alone decides."""
     load: ModelLoad | None = None
     backlog: float = 0.0
     backlog_bytes: float = 0.0
-    performances: Performances = {}
+    performances: Performances = MappingProxyType({})
     """What pods report of their performance; under the reporting pod of a group, that of the whole group."""
 
     @property
@@ -172,10 +197,13 @@ class ModelDemand(NamedTuple):
         assert self.forecast is not None
         return self.forecast
 
-    def problem_of(self, seen: Observation) -> Finding | Parts | None:
+    def problem_of(self, seen: Observation) -> Explanation | Parts | None:
         """Return why a variant cannot be sized for its targets, if so."""
         objective = seen.objective
         if objective is None or objective.problem is not None:
             return None if objective is None else objective.problem
         waits = self.group.service is None and objective.spec is None
-        return Finding(Outcome.OTHERS_NOT_LEARNT) if waits else None
+        return Explanation(Reason.OTHERS_NOT_LEARNT) if waits else None
+
+
+VariantStrategy = Strategy[ModelDemand, Proposal]

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.forecast import expected
 from modelyard.autoscaling.variants.observation import Observation
@@ -21,7 +21,7 @@ class Headroom:
     """Plan for ``factor`` times the load; ``why`` is ``None`` when the load is not rising."""
 
     factor: float = 1.0
-    why: Finding | None = None
+    why: Explanation | None = None
 
 
 NONE = Headroom()
@@ -47,8 +47,8 @@ def plan_ahead(
     forecast = expected(history, load.arrivals, lead, settings.headroom_limit)
     if not forecast.rising:
         return NONE
-    why = Finding(
-        Outcome.RISING,
+    why = Explanation(
+        Reason.RISING,
         load=load.arrivals,
         expected=forecast.rate,
         lead=lead,

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Outcome
+from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Reason
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.metrics.values import Signals
 from modelyard.objects.documents import cut, few
 
-AVAILABLE = ConditionValue.of("True", Finding(Outcome.METRICS_AVAILABLE))
-AT_ZERO = ConditionValue.of("False", Finding(Outcome.NOTHING_TO_MEASURE))
+AVAILABLE = ConditionValue.of("True", Explanation(Reason.METRICS_AVAILABLE))
+AT_ZERO = ConditionValue.of("False", Explanation(Reason.NOTHING_TO_MEASURE))
 MOST_NAMES = 300
 """Characters of other models' names in a message."""
 
 
-def other_name(variants: Sequence[Observation]) -> Finding | None:
+def other_name(variants: Sequence[Observation]) -> Explanation | None:
     """Return that a variant's engines name another model than it does; ``None`` where none does."""
     seen = next((seen for seen in variants if seen.other_models and not seen.units), None)
     if seen is None:
         return None
     names = sorted(seen.other_models)
     if names == [""]:
-        return Finding(Outcome.NO_MODEL_NAME, model=seen.variant.model_id)
+        return Explanation(Reason.NO_MODEL_NAME, model=seen.variant.model_id)
     shown = cut(", ".join(few([name for name in names if name], 3)), MOST_NAMES)
-    return Finding(Outcome.OTHER_MODEL_NAME, names=shown, model=seen.variant.model_id)
+    return Explanation(Reason.OTHER_MODEL_NAME, names=shown, model=seen.variant.model_id)
 
 
 def available(seen: Observation) -> ConditionValue:
@@ -39,7 +39,7 @@ def metrics_problem(
 ) -> ConditionValue | None:
     """Return ``None`` when at least one replica of ``variants`` reports, else why none does."""
     if signals.error is not None:
-        return ConditionValue.of("False", Finding(Outcome.PROMETHEUS_UNREADABLE, error=signals.error))
+        return ConditionValue.of("False", Explanation(Reason.PROMETHEUS_UNREADABLE, error=signals.error))
     if any(seen.units for seen in variants):
         return None
     return ConditionValue.of("False", _silence(demand, variants, signals, now, stale_after))
@@ -47,36 +47,36 @@ def metrics_problem(
 
 def _silence(
     demand: ModelDemand, variants: Sequence[Observation], signals: Signals, now: float, stale_after: float
-) -> Finding:
+) -> Explanation:
     if (other := other_name(variants)) is not None:
         return other
     ready = sum(seen.ready or 0 for seen in variants)
     newest = signals.last_seen.get(demand.place)
     if newest is not None and now - newest > stale_after:
-        return Finding(Outcome.METRICS_STALE, model=demand.name, age=now - newest, limit=stale_after)
+        return Explanation(Reason.METRICS_STALE, model=demand.name, age=now - newest, limit=stale_after)
     if problems := signals.problems(demand.group.namespace):
-        return Finding(Outcome.QUERIES_FAILED, model=demand.name, problems="; ".join(problems))
+        return Explanation(Reason.QUERIES_FAILED, model=demand.name, problems="; ".join(problems))
     if not ready:
-        return Finding(Outcome.NOT_READY, model=demand.name, wanted=sum(seen.current or 0 for seen in variants))
+        return Explanation(Reason.NOT_READY, model=demand.name, wanted=sum(seen.current or 0 for seen in variants))
     if newest is not None:
-        return Finding(Outcome.OTHER_PODS, model=demand.name)
-    return Finding(Outcome.NO_METRICS, model=demand.name, ready=Count(ready, "replica"))
+        return Explanation(Reason.OTHER_PODS, model=demand.name)
+    return Explanation(Reason.NO_METRICS, model=demand.name, ready=Count(ready, "replica"))
 
 
 def load_problem(demand: ModelDemand, signals: Signals, now: float, stale_after: float) -> ConditionValue | None:
     """Return why the load of a model with latency targets is not known; ``None`` where nothing is missing."""
     if signals.error is not None:
-        return ConditionValue.of("False", Finding(Outcome.PROMETHEUS_UNREADABLE, error=signals.error))
+        return ConditionValue.of("False", Explanation(Reason.PROMETHEUS_UNREADABLE, error=signals.error))
     if not any(seen.units for seen in demand.variants) and (other := other_name(demand.variants)) is not None:
         return ConditionValue.of("False", other)
     newest = signals.last_seen.get(demand.place)
     if newest is not None and now - newest > stale_after:
-        stale = Finding(Outcome.METRICS_STALE, model=demand.name, age=now - newest, limit=stale_after)
+        stale = Explanation(Reason.METRICS_STALE, model=demand.name, age=now - newest, limit=stale_after)
         return ConditionValue.of("False", stale)
     if problems := signals.problems(demand.group.namespace):
-        failed = Finding(Outcome.LOAD_QUERIES_FAILED, model=demand.name, problems="; ".join(problems))
+        failed = Explanation(Reason.LOAD_QUERIES_FAILED, model=demand.name, problems="; ".join(problems))
         return ConditionValue.of("False", failed)
     forecast = demand.forecast
     if forecast is not None and forecast.load is None:
-        return ConditionValue.of("False", Finding(Outcome.NO_LOAD, problem=forecast.problem))
+        return ConditionValue.of("False", Explanation(Reason.NO_LOAD, problem=forecast.problem))
     return None

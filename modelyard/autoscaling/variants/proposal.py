@@ -1,7 +1,7 @@
 """What a strategy proposes for a model, and what later stages change about it.
 
-A strategy returns one ``Proposal``, with a ``Proposed`` for each variant. Each stage after it returns a ``Change`` for
-each variant whose replicas it changes or about which it has something to say.
+A strategy returns one ``Proposal``, with a ``Proposed`` for each variant. Each stage after it returns a
+``ReplicaChange`` for each variant whose replicas it changes or about which it has something to say.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Evidence, Step
-from modelyard.autoscaling.outcomes import ConditionValue, Finding, Outcome, Parts
+from modelyard.autoscaling.reasons import ConditionValue, Explanation, Parts, Reason
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.objects import Key, Notice
 from modelyard.objects.documents import cut
@@ -20,12 +20,13 @@ MOST = 200
 """Characters of a message about replicas that cannot be added."""
 
 
-class Transition(NamedTuple):
+class VariantTransition(NamedTuple):
     """What is under way for a variant.
 
     ``base`` is the replicas once the scaling under way is complete, ``coming`` those of them that are not ready,
-    ``lost`` those that should have been ready long ago: they exist, and nothing may count on them. ``timed_out_from`` is
-    the desired count that was given up because its transition took too long. ``since`` and ``heading`` are remembered.
+    ``lost`` those that should have been ready long ago: they exist, and nothing may count on them. ``timed_out_from``
+    is the desired count that was given up because its transition took too long. ``since`` and ``heading`` are
+    remembered.
     """
 
     seen: Observation
@@ -58,11 +59,11 @@ class Tracked(NamedTuple):
 NOTHING_TRACKED = Tracked()
 
 
-class Change(NamedTuple):
+class ReplicaChange(NamedTuple):
     """What one stage makes of a variant's replicas; ``after`` ``None``: it only explains.
 
-    ``why`` is the detail of the step (empty: it is not shown); ``reason``, unless empty, is the decision's from here on. ``prefix`` and ``suffix``
-    are added to the decision's message.
+    ``why`` is the detail of the step (empty: not shown); ``reason``, unless empty, is the decision's from then on.
+    ``prefix`` and ``suffix`` are added to the decision's message.
     """
 
     stage: str
@@ -73,15 +74,15 @@ class Change(NamedTuple):
     prefix: object = ""
     suffix: object = ""
     limited_by: str | None = None
-    scarcity: Finding | None = None
+    scarcity: Explanation | None = None
     """What the lack of accelerators means for the load."""
-    shortage: Finding | None = None
+    shortage: Explanation | None = None
     notices: tuple[Notice, ...] = ()
 
     @classmethod
-    def to(cls, stage: str, before: int | None, after: int, why: Finding) -> Change:
+    def to(cls, stage: str, before: int | None, after: int, why: Explanation) -> ReplicaChange:
         """Return a change of replicas that explains itself."""
-        return cls(stage, before, after, why, why.reason, why if before != after else "")
+        return cls(stage, before, after, why, why.code, why if before != after else "")
 
     @property
     def step(self) -> Step:
@@ -89,7 +90,7 @@ class Change(NamedTuple):
         return Step(self.stage, self.before, self.after, str(self.why), self.reason)
 
 
-Changes = Iterable[tuple[Key, Change]]
+Changes = Iterable[tuple[Key, ReplicaChange]]
 """What a stage changes, by variant."""
 
 
@@ -107,8 +108,9 @@ class Proposed(NamedTuple):
     """What is proposed for one variant.
 
     ``why`` is the message; the outcome's reason is the decision's. Not ``decided``: replicas are merely kept.
-    ``metrics``, ``optimization`` and ``target`` are conditions. ``learnt`` are further fields of the memory that may have
-    changed. ``shortage`` is why replicas that the load needs cannot be added, ``override`` what saturation overruled.
+    ``metrics``, ``optimization`` and ``target`` are conditions. ``learnt`` are further fields of the memory that may
+    have changed. ``shortage`` is why replicas that the load needs cannot be added, ``override`` what saturation
+    overruled.
     """
 
     replicas: int | None
@@ -119,19 +121,19 @@ class Proposed(NamedTuple):
     metrics: ConditionValue | None = None
     optimization: ConditionValue | None = None
     target: ConditionValue | None = None
-    steps: tuple[Change, ...] = ()
-    transition: Transition | None = None
+    steps: tuple[ReplicaChange, ...] = ()
+    transition: VariantTransition | None = None
     tracked: Tracked = NOTHING_TRACKED
     learnt: Mapping[str, object] = {}
-    shortage: Finding | None = None
-    override: Finding | None = None
+    shortage: Explanation | None = None
+    override: Explanation | None = None
     origin: Origin = Origin.STRATEGY
     failed: bool = False
 
     @classmethod
-    def of(cls, replicas: int, *why: Finding) -> Proposed:
+    def of(cls, replicas: int, *why: Explanation) -> Proposed:
         """Return a proposal of so many replicas; the last finding names the outcome."""
-        return cls(replicas, why[-1].reason, Parts(why))
+        return cls(replicas, why[-1].code, Parts(why))
 
 
 class Proposal(NamedTuple):
@@ -145,22 +147,22 @@ class Proposal(NamedTuple):
 
     variants: Mapping[str, Proposed] = {}
     problem: ConditionValue | None = None
-    invalid: Finding | None = None
+    invalid: Explanation | None = None
     scale_down_safe: bool | None = None
     evidence: Evidence | None = None
     settled: bool = False
     wanted: Mapping[str, int] | None = None
 
 
-def keep(seen: Observation, *why: Finding, optimization: str = "", reason: str = "") -> Proposed:
+def keep(seen: Observation, *why: Explanation, optimization: str = "", reason: str = "") -> Proposed:
     """Return the safety net: publish what was desired, else what is there, never above the maximum."""
     replicas = seen.desired or seen.current
     parts = Parts(why)
     bounds = seen.bounds
     if replicas is not None and bounds.upper is not None and replicas > bounds.upper:
-        capped = Finding(Outcome.CAPPED, replicas=replicas, upper=bounds.upper, source=bounds.upper_from)
+        capped = Explanation(Reason.CAPPED, replicas=replicas, upper=bounds.upper, source=bounds.upper_from)
         parts, replicas = Parts((*parts, capped)), bounds.upper
-    reason = reason or why[0].reason
+    reason = reason or why[0].code
     return Proposed(
         replicas, reason, parts, decided=False, optimization=ConditionValue("False", optimization or reason, parts)
     )
@@ -172,14 +174,14 @@ class Sized(NamedTuple):
     seen: Observation
     proposed: Proposed
     replicas: int | None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ReplicaChange, ...] = ()
 
     @classmethod
     def of(cls, seen: Observation, proposed: Proposed) -> Sized:
         """Return a variant with what was proposed for it."""
         return cls(seen, proposed, proposed.replicas)
 
-    def changed(self, change: Change) -> Sized:
+    def changed(self, change: ReplicaChange) -> Sized:
         """Return the variant after a change."""
         replicas = self.replicas if change.after is None else change.after
         return Sized(self.seen, self.proposed, replicas, (*self.changes, change))
@@ -214,7 +216,7 @@ class Sized(NamedTuple):
         return None
 
     @property
-    def shortage(self) -> Finding | None:
+    def shortage(self) -> Explanation | None:
         """Why replicas that the load needs cannot be added, if so."""
         for change in self.changes:
             if change.shortage is not None and self.proposed.shortage is None:
@@ -222,9 +224,9 @@ class Sized(NamedTuple):
         return self.proposed.shortage
 
 
-def shortage_value(shortage: Finding) -> ConditionValue:
+def shortage_value(shortage: Explanation) -> ConditionValue:
     """Return the condition of replicas that cannot be added."""
-    return ConditionValue("True", shortage.reason, cut(str(shortage), MOST))
+    return ConditionValue("True", shortage.code, cut(str(shortage), MOST))
 
 
 Variants = Mapping[Key, Sized]

@@ -21,10 +21,10 @@ from modelyard.autoscaling.decision import (
 )
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.memory.variants import MOST_SCALINGS, SLOMemory, VariantMemory
-from modelyard.autoscaling.outcomes import ConditionValue, Outcome
+from modelyard.autoscaling.reasons import ConditionValue, Reason
 from modelyard.autoscaling.settings import Mode
 from modelyard.autoscaling.startup import learn_startup
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants import health, regret
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
@@ -37,7 +37,7 @@ from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut
 from modelyard.reconcile.plan import Subject
 
-_NOT_COUNTED = (Outcome.AT_ZERO.reason,)
+_NOT_COUNTED = (Reason.AT_ZERO.code,)
 MOST = 200
 """Characters of a condition's message about accelerators."""
 
@@ -48,7 +48,7 @@ def make_record(
     evidence: Evidence | None,
     target: ConditionValue | None,
     outlook: Outlook,
-    tick: Tick,
+    tick: TickContext,
 ) -> VariantDecision:
     """Return the decision about one variant; ``target`` is the condition of its workload."""
     seen, proposed, replicas = sized.seen, sized.proposed, sized.replicas
@@ -139,7 +139,7 @@ def _conditions(
     target: ConditionValue | None,
     reason: str,
     message: str,
-    tick: Tick,
+    tick: TickContext,
 ) -> tuple[Condition, ...]:
     seen, proposed = sized.seen, sized.proposed
     objective = seen.objective
@@ -163,7 +163,10 @@ def _conditions(
             (conditions.PROFILE_VALID, slo_conditions.profile_valid(objective)),
             (conditions.SLO_FEASIBLE, slo_conditions.slo_feasible(objective, rate, problem)),
             (conditions.PROFILE_DRIFT, slo_conditions.profile_drift(seen, rate)),
-            (conditions.CAPACITY_LIMITED, slo_conditions.capacity_limited(sized, tick.counts_gpus or bool(tick.quotas))),
+            (
+                conditions.CAPACITY_LIMITED,
+                slo_conditions.capacity_limited(sized, tick.counts_gpus or bool(tick.quotas)),
+            ),
         )
         if objective.price_problem is not None:
             accelerator = ConditionValue.of("False", objective.price_problem)
@@ -233,7 +236,7 @@ def _applied(sized: Sized) -> tuple[bool, str]:
     return False, f"{where}; waiting for {names}"
 
 
-def _memory(sized: Sized, demand: ModelDemand | None, changed: bool, reason: str, tick: Tick) -> VariantMemory:
+def _memory(sized: Sized, demand: ModelDemand | None, changed: bool, reason: str, tick: TickContext) -> VariantMemory:
     seen, proposed, now = sized.seen, sized.proposed, tick.now
     old = seen.memory
     remembers = demand is not None and demand.entry.remembers

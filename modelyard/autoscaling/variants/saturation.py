@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.analysis import analyse_repaired
-from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.demand import ModelDemand, VariantStrategy
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Origin, Proposal, Proposed, keep
 from modelyard.autoscaling.variants.saturation_config import TokenThresholds
-from modelyard.autoscaling.variants.strategy import VariantStrategy
 from modelyard.autoscaling.variants.targets import propose_targets
 from modelyard.autoscaling.variants.tokens.analysis import Queue, analyse_tokens
 from modelyard.autoscaling.variants.wake import REASON, at_zero, wake, wake_time
@@ -33,12 +32,12 @@ class Checked:
         self._strategy = strategy
         self._strict = strict
 
-    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+    def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
         """Return the strategy's proposal, or why it was not asked."""
         config = demand.config
         problems = config.errors + config.unsafe if self._strict else config.errors
         if problems:
-            return Proposal(invalid=Finding(Outcome.INVALID, problem="; ".join(problems)))
+            return Proposal(invalid=Explanation(Reason.INVALID, problem="; ".join(problems)))
         problem = health.metrics_problem(demand, demand.running, tick.signals, tick.now, tick.settings.stale_after)
         return Proposal(problem=problem) if problem is not None else self._strategy.propose(demand, tick)
 
@@ -46,7 +45,7 @@ class Checked:
 class Percentages:
     """The saturation form's percentage analysis, repaired."""
 
-    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+    def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
         """Return a target for every variant: those at zero may be woken."""
         limits = demand.config.thresholds
         analysis = analyse_repaired(demand.running, limits, tick.settings, tick.now, demand.backlog)
@@ -56,7 +55,7 @@ class Percentages:
 class Tokens:
     """The token analyzer, repaired, with the common rules for targets."""
 
-    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+    def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
         """Return a target for every variant: those at zero may be woken."""
         config, settings = demand.config, tick.settings
         thresholds = config.tokens or TokenThresholds()
@@ -81,7 +80,7 @@ class WithZero:
         self._waking = waking or strategy
         self._wake = wake
 
-    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+    def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
         """Return a proposal for every variant of the model."""
         now = tick.now
         if self._wake is None:
@@ -107,10 +106,10 @@ def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Prop
             kept[name] = kept[name]._replace(steps=zero.steps, learnt=zero.learnt)
         return Proposal(kept, invalid=proposal.invalid, settled=True)
     if (problem := proposal.problem) is not None:
-        why = problem.message if isinstance(problem.message, Finding) else Finding(Outcome.KEPT)
+        why = problem.message if isinstance(problem.message, Explanation) else Explanation(Reason.KEPT)
         kept = {
             seen.name: keep(
-                seen, why, Finding(Outcome.KEPT), optimization="MetricsUnavailable", reason=problem.reason
+                seen, why, Explanation(Reason.KEPT), optimization="MetricsUnavailable", reason=problem.reason
             )._replace(metrics=problem)
             for seen in demand.running
         }

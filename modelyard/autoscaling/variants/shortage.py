@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
-from modelyard.autoscaling.outcomes import ConditionValue, Finding, Outcome
+from modelyard.autoscaling.reasons import ConditionValue, Explanation, Reason
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Transition
+from modelyard.autoscaling.variants.proposal import VariantTransition
 
-AT_MAXIMUM = Outcome.CANNOT_SCALE.reason
-NOT_STARTING = Outcome.CANNOT_START.reason
+AT_MAXIMUM = Reason.CANNOT_SCALE.code
+NOT_STARTING = Reason.CANNOT_START.code
 EXHAUSTED = "AcceleratorsExhausted"
 SUFFICIENT = ConditionValue("False", "CapacitySufficient", "the replicas that the load needs can be added")
 
 
-def cannot_scale(seen: Observation, current: int, wanted: int) -> Finding:
+def cannot_scale(seen: Observation, current: int, wanted: int) -> Explanation:
     """Return the shortage of a variant at its maximum."""
-    return Finding(
-        Outcome.CANNOT_SCALE, name=seen.name, current=current, wanted=wanted, why=_maximum(seen), waiting=""
+    return Explanation(
+        Reason.CANNOT_SCALE, name=seen.name, current=current, wanted=wanted, why=_maximum(seen), waiting=""
     )
 
 
 def shortage_of(
-    variants: Sequence[Transition],
+    variants: Sequence[VariantTransition],
     missing: float,
     worth: Callable[[Observation], float],
     cost: Callable[[Observation], float],
     why: object,
     *,
-    stalled: Iterable[Transition] = (),
+    stalled: Iterable[VariantTransition] = (),
     waiting: object = "",
-) -> Finding | None:
+) -> Explanation | None:
     """Return which replicas a model lacks for ``missing`` units of load, if any.
 
     ``worth`` is the load that a replica of a variant carries, ``cost`` its price. The replicas are those of the
@@ -46,15 +46,15 @@ def shortage_of(
     best = min(candidates, key=lambda v: (cost(v.seen) / worth(v.seen), v.name))
     wanted = best.base + ceil(round(missing / worth(best.seen), DIGITS))
     if len(variants) == 1:
-        why = _maximum(best.seen) if full else Finding(Outcome.ASKED_NOT_STARTED)
-    outcome = Outcome.CANNOT_SCALE if full else Outcome.CANNOT_START
-    return Finding(outcome, name=best.name, current=best.base, wanted=wanted, why=why, waiting=waiting)
+        why = _maximum(best.seen) if full else Explanation(Reason.ASKED_NOT_STARTED)
+    outcome = Reason.CANNOT_SCALE if full else Reason.CANNOT_START
+    return Explanation(outcome, name=best.name, current=best.base, wanted=wanted, why=why, waiting=waiting)
 
 
-def _is_full(variant: Transition) -> bool:
+def _is_full(variant: VariantTransition) -> bool:
     upper = variant.seen.bounds.upper
     return upper is not None and variant.base >= upper
 
 
-def _maximum(seen: Observation) -> Finding:
-    return Finding(Outcome.MAXIMUM_IS, source=seen.bounds.upper_from, limit=seen.bounds.upper)
+def _maximum(seen: Observation) -> Explanation:
+    return Explanation(Reason.MAXIMUM_IS, source=seen.bounds.upper_from, limit=seen.bounds.upper)

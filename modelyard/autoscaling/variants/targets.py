@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
+from types import MappingProxyType
 from typing import NamedTuple
 
-from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Listing, Move, Outcome, Parts
+from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, JoinedTexts, Parts, Reason, VariantMove
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.assessment import Assessment
@@ -29,7 +30,7 @@ from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.headroom import NONE, Headroom, plan_ahead
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.offered import replicas_offered
-from modelyard.autoscaling.variants.proposal import NOTHING_TRACKED, Proposal, Proposed, Tracked, Transition
+from modelyard.autoscaling.variants.proposal import NOTHING_TRACKED, Proposal, Proposed, Tracked, VariantTransition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
 from modelyard.autoscaling.variants.shortage import shortage_of
 from modelyard.autoscaling.variants.transition import (
@@ -42,22 +43,23 @@ from modelyard.autoscaling.variants.transition import (
 
 Targets = Mapping[str, int]
 """Replicas of the variants that change, by name."""
+NO_TARGETS: Targets = MappingProxyType({})
 
 
-class Answer(NamedTuple):
+class TargetAnswer(NamedTuple):
     """Replicas of the variants that change, why, and since when shrinking has been safe where it is waited for."""
 
-    why: Finding
-    targets: Targets = {}
+    why: Explanation
+    targets: Targets = NO_TARGETS
     relax_since: float | None = None
-    shortage: Finding | None = None
+    shortage: Explanation | None = None
 
 
 class Situation(NamedTuple):
     """What the rules look at: the variants with what is under way, the analysis, and the load expected."""
 
     demand: ModelDemand
-    variants: Sequence[Transition]
+    variants: Sequence[VariantTransition]
     analysis: Assessment
     settings: FleetSettings
     now: float
@@ -112,7 +114,7 @@ def propose_targets(demand: ModelDemand, analysis: Assessment, settings: FleetSe
         safe = analysis.fits({})
     partial = partial_metrics(demand.variants, settings, now)
     if partial is not None and partial.left >= 0:
-        answer = Answer(_partial(Outcome.PARTIAL_HOLD, situation, left=partial.left))
+        answer = TargetAnswer(_partial(Reason.PARTIAL_HOLD, situation, left=partial.left))
     else:
         answer = _answer(situation, safe, partial is not None)
     partial_since, why = partial.since if partial is not None else None, Parts((answer.why,))
@@ -120,25 +122,27 @@ def propose_targets(demand: ModelDemand, analysis: Assessment, settings: FleetSe
     return Proposal(proposed, scale_down_safe=safe, evidence=analysis.evidence(safe))
 
 
-def _answer(situation: Situation, safe: bool, partial: bool) -> Answer:
+def _answer(situation: Situation, safe: bool, partial: bool) -> TargetAnswer:
     analysis, variants = situation.analysis, situation.variants
     if analysis.scale_up:
         return _scale_up(situation)
     if situation.ahead.why is not None and (ahead := _scale_ahead(situation)) is not None:
         return ahead
     if blocker := next((v for v in variants if v.moving), None):
-        return Answer(Finding(Outcome.IN_TRANSITION, transition=describe_transition(blocker), analysis=analysis))
+        return TargetAnswer(
+            Explanation(Reason.IN_TRANSITION, transition=describe_transition(blocker), analysis=analysis)
+        )
     if partial:
-        return Answer(_partial(Outcome.PARTIAL, situation))
+        return TargetAnswer(_partial(Reason.PARTIAL, situation))
     if safe:
         return _scale_down(situation)
     if last := _last_replica(situation):
-        return Answer(Finding(Outcome.LAST_REPLICA_KEPT, last=last, analysis=analysis))
-    return Answer(Finding(Outcome.AS_NEEDED, analysis=analysis))
+        return TargetAnswer(Explanation(Reason.LAST_REPLICA_KEPT, last=last, analysis=analysis))
+    return TargetAnswer(Explanation(Reason.AS_NEEDED, analysis=analysis))
 
 
 def _proposed(
-    variant: Transition, answer: Answer, why: Parts, situation: Situation, partial_since: float | None
+    variant: VariantTransition, answer: TargetAnswer, why: Parts, situation: Situation, partial_since: float | None
 ) -> Proposed:
     analysis, name = situation.analysis, variant.seen.key.name
     limits = analysis.compute_limits.get(name) if analysis.compute_limits else None
@@ -148,7 +152,7 @@ def _proposed(
         tracked = Tracked(variant.since, variant.heading, answer.relax_since, partial_since, since, waiting)
     proposed = Proposed(
         answer.targets.get(name, variant.base),
-        answer.why.outcome.reason,
+        answer.why.code,
         why,
         transition=variant,
         tracked=tracked,
@@ -158,22 +162,22 @@ def _proposed(
     return with_given_up(proposed, variant, situation.settings)
 
 
-def with_given_up(proposed: Proposed, variant: Transition, settings: FleetSettings) -> Proposed:
+def with_given_up(proposed: Proposed, variant: VariantTransition, settings: FleetSettings) -> Proposed:
     """Return the proposal with a scaling that was given up, if one was."""
     if variant.timed_out_from is None:
         return proposed
     why = given_up(variant, settings)
     return proposed._replace(
-        reason=why.reason if proposed.replicas == variant.seen.current else proposed.reason,
+        reason=why.code if proposed.replicas == variant.seen.current else proposed.reason,
         why=Parts((why, *proposed.why)),
         optimization=ConditionValue("False", "SkippedProcessing", why),
     )
 
 
-def _partial(outcome: Outcome, situation: Situation, **facts: float) -> Finding:
+def _partial(outcome: Reason, situation: Situation, **facts: float) -> Explanation:
     variants = situation.demand.variants
     reporting, ready = sum(seen.reporting for seen in variants), sum(seen.ready or 0 for seen in variants)
-    return Finding(outcome, reporting=reporting, ready=ready, analysis=situation.analysis, **facts)
+    return Explanation(outcome, reporting=reporting, ready=ready, analysis=situation.analysis, **facts)
 
 
 class Need(NamedTuple):
@@ -189,7 +193,7 @@ class Need(NamedTuple):
         return f"{text} with {self.coming} starting or warming up" if self.coming else text
 
 
-def _scale_up(situation: Situation) -> Answer:
+def _scale_up(situation: Situation) -> TargetAnswer:
     demand, variants, analysis, settings, now, ahead = situation
     wanted, provided = analysis.wanted(ahead.factor), situation.provided
     offered = replicas_offered(demand.variants, demand.load, analysis.waiting, ahead.factor, settings, now)
@@ -202,7 +206,7 @@ def _scale_up(situation: Situation) -> Answer:
     numbers = Parts((ahead.why or "", analysis))
     if missing <= 0:
         facts = {"wanted": wanted, "unit": analysis.unit, "provided": provided, "coming": coming}
-        return Answer(Finding(Outcome.ENOUGH_COMING, analysis=numbers, **facts))
+        return TargetAnswer(Explanation(Reason.ENOUGH_COMING, analysis=numbers, **facts))
     targets = _give(missing, [v for v in variants if not v.overdue], situation)
     if not targets:
         # Replicas that never start do not forbid growth where others of the same variant do serve.
@@ -211,7 +215,7 @@ def _scale_up(situation: Situation) -> Answer:
     need = Need(max(wanted, provided + missing), provided, analysis.unit, coming)
     if targets:
         moves = moves_of(variants, targets)
-        return Answer(Finding(analysis.what_is_short, need=need, moves=moves, analysis=numbers), targets)
+        return TargetAnswer(Explanation(analysis.what_is_short, need=need, moves=moves, analysis=numbers), targets)
     why = _why_not(situation)
     waiting = round(analysis.waiting)
     shortage = shortage_of(
@@ -221,9 +225,9 @@ def _scale_up(situation: Situation) -> Answer:
         lambda seen: seen.variant.cost,
         why,
         stalled=[v for v in variants if v.seen.current and (v.overdue or not _can_grow(v, situation))],
-        waiting=Finding(Outcome.REQUESTS_WAIT, waiting=Count(waiting, "request")) if analysis.waiting >= 1 else "",
+        waiting=Explanation(Reason.REQUESTS_WAIT, waiting=Count(waiting, "request")) if analysis.waiting >= 1 else "",
     )
-    return Answer(Finding(Outcome.CANNOT_GROW, need=need, why=why, analysis=numbers), shortage=shortage)
+    return TargetAnswer(Explanation(Reason.CANNOT_GROW, need=need, why=why, analysis=numbers), shortage=shortage)
 
 
 def _mean_worth(situation: Situation) -> float:
@@ -234,7 +238,7 @@ def _mean_worth(situation: Situation) -> float:
     return sum((seen.ready or 0) * worth(seen) for seen in variants) / ready
 
 
-def _scale_ahead(situation: Situation) -> Answer | None:
+def _scale_ahead(situation: Situation) -> TargetAnswer | None:
     """Grow for a load that is only expected; what is coming counts."""
     _, variants, analysis, _, _, ahead = situation
     provided = situation.provided
@@ -245,16 +249,16 @@ def _scale_ahead(situation: Situation) -> Answer | None:
     if not targets:
         return None
     facts = {"wanted": wanted, "unit": analysis.unit, "provided": provided, "moves": moves_of(variants, targets)}
-    return Answer(Finding(Outcome.GROWING_AHEAD, ahead=ahead.why, analysis=analysis, **facts), targets)
+    return TargetAnswer(Explanation(Reason.GROWING_AHEAD, ahead=ahead.why, analysis=analysis, **facts), targets)
 
 
-def moves_of(variants: Sequence[Transition], targets: Targets) -> Listing:
+def moves_of(variants: Sequence[VariantTransition], targets: Targets) -> JoinedTexts:
     """Return the variants whose replicas change, in the order of ``targets``."""
     bases = {v.name: v.base for v in variants}
-    return Listing(Move(name, bases[name], after) for name, after in targets.items() if after != bases[name])
+    return JoinedTexts(VariantMove(name, bases[name], after) for name, after in targets.items() if after != bases[name])
 
 
-def _give(missing: float, variants: Sequence[Transition], situation: Situation) -> dict[str, int]:
+def _give(missing: float, variants: Sequence[VariantTransition], situation: Situation) -> dict[str, int]:
     """Hand out replicas, first to the variant that is cheapest for what it carries."""
     targets: dict[str, int] = {}
     candidates = [(v, worth) for v in variants if (worth := situation.analysis.worth(v.seen)) > 0]
@@ -268,7 +272,7 @@ def _give(missing: float, variants: Sequence[Transition], situation: Situation) 
     return targets
 
 
-def _room_up(variant: Transition, wanted: int, situation: Situation) -> int:
+def _room_up(variant: VariantTransition, wanted: int, situation: Situation) -> int:
     """Return the replicas this variant takes: bounded per decision, and to two decisions ahead of what is ready.
 
     Without the latter a queue that piles up while pods start would be ordered again in every tick.
@@ -286,27 +290,27 @@ def _room_up(variant: Transition, wanted: int, situation: Situation) -> int:
     return max(0, step)
 
 
-def _can_grow(variant: Transition, situation: Situation) -> bool:
+def _can_grow(variant: VariantTransition, situation: Situation) -> bool:
     seen = variant.seen
     if seen.current == 0 and variant.base == 0 and not situation.may_sleep:
         return False
     return not any(pod.unschedulable for pod in seen.pods if seen.pending or seen.surge)
 
 
-def _why_not(situation: Situation) -> Listing:
+def _why_not(situation: Situation) -> JoinedTexts:
     reasons = []
     for v in situation.variants:
         seen = v.seen
         if seen.bounds.upper is not None and v.base >= seen.bounds.upper:
             bounds = seen.bounds
-            reasons.append(Finding(Outcome.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
+            reasons.append(Explanation(Reason.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
         elif seen.current == 0 and not situation.may_sleep:
-            reasons.append(Finding(Outcome.MAY_NOT_WAKE, name=v.name))
+            reasons.append(Explanation(Reason.MAY_NOT_WAKE, name=v.name))
         elif v.overdue or not _can_grow(v, situation):
-            reasons.append(Finding(Outcome.DID_NOT_START, name=v.name))
+            reasons.append(Explanation(Reason.DID_NOT_START, name=v.name))
         else:
-            reasons.append(Finding(Outcome.FAR_AHEAD, name=v.name, ready=seen.ready))
-    return Listing(reasons)
+            reasons.append(Explanation(Reason.FAR_AHEAD, name=v.name, ready=seen.ready))
+    return JoinedTexts(reasons)
 
 
 def _is_idle(variants: Sequence[Observation]) -> bool:
@@ -316,7 +320,7 @@ def _is_idle(variants: Sequence[Observation]) -> bool:
     )
 
 
-def _last_replica(situation: Situation) -> Finding | None:
+def _last_replica(situation: Situation) -> Explanation | None:
     """Return why the only replica of an idle model is kept; nothing for other models."""
     serving = [v for v in situation.variants if v.base]
     analysis = situation.analysis
@@ -325,22 +329,22 @@ def _last_replica(situation: Situation) -> Finding | None:
     if not _is_idle(situation.demand.variants):
         return None
     if not situation.may_sleep:
-        return Finding(Outcome.LAST_REPLICA)
+        return Explanation(Reason.LAST_REPLICA)
     bounds = serving[0].seen.bounds
     if not bounds.lower:
         return None
-    return Finding(Outcome.LAST_REPLICA_MINIMUM, source=bounds.lower_from, minimum=bounds.lower)
+    return Explanation(Reason.LAST_REPLICA_MINIMUM, source=bounds.lower_from, minimum=bounds.lower)
 
 
-def _scale_down(situation: Situation) -> Answer:
+def _scale_down(situation: Situation) -> TargetAnswer:
     demand, variants, analysis, settings, now, ahead = situation
 
-    def unchanged(outcome: Outcome, relax_since: float | None = None, **facts: object) -> Answer:
-        return Answer(Finding(outcome, analysis=analysis, **facts), relax_since=relax_since)
+    def unchanged(outcome: Reason, relax_since: float | None = None, **facts: object) -> TargetAnswer:
+        return TargetAnswer(Explanation(outcome, analysis=analysis, **facts), relax_since=relax_since)
 
     able = [v for v in variants if v.base > _floor(v, situation)]
     if not able:
-        return unchanged(Outcome.ALL_AT_MINIMUM)
+        return unchanged(Reason.ALL_AT_MINIMUM)
     # What never came up carries nothing: it goes first, and by itself.
     useless = {v.name: gone for v in able if (gone := first_to_go(v))}
     able = [v for v in able if v.name in useless] or able
@@ -357,16 +361,18 @@ def _scale_down(situation: Situation) -> Answer:
 
     if not any(fits({v.name: 1}) for v in able):
         if ahead.why is not None:
-            return unchanged(Outcome.KEPT_FOR_RISE, ahead=ahead.why)
-        return unchanged(Outcome.FEWER_TOO_FULL)
+            return unchanged(Reason.KEPT_FOR_RISE, ahead=ahead.why)
+        return unchanged(Reason.FEWER_TOO_FULL)
     since = relaxed_since(demand.variants, now)
     budget = sum(useless.values()) or down_limit(total, settings)
     delay = settings.scale_down_delay
-    if not _is_idle(demand.variants):  # a load that is gone is at no edge between two sizes, whatever was regretted before
+    if not _is_idle(
+        demand.variants
+    ):  # a load that is gone is at no edge between two sizes, whatever was regretted before
         delay = shrink_delay((Shrink(v.seen.memory, v.base, v.base - budget) for v in able), delay, now)
     if now - since < delay:
         longer = delay > settings.scale_down_delay
-        return unchanged(Outcome.SHRINK_DELAYED_LONGER if longer else Outcome.SHRINK_DELAYED, since, delay=delay)
+        return unchanged(Reason.SHRINK_DELAYED_LONGER if longer else Reason.SHRINK_DELAYED, since, delay=delay)
 
     # What a rolling update has running beyond the replicas goes away by itself.
     removed = {
@@ -374,7 +380,7 @@ def _scale_down(situation: Situation) -> Answer:
     }
     passing = sum(removed.values())
 
-    def safe(v: Transition, step: int) -> bool:
+    def safe(v: VariantTransition, step: int) -> bool:
         return fits({**removed, v.name: removed.get(v.name, 0) + step})
 
     targets: dict[str, int] = {}
@@ -390,7 +396,7 @@ def _scale_down(situation: Situation) -> Answer:
             if not safe(v, least):
                 if targets:
                     break
-                return unchanged(Outcome.BELOW_HPA_TOLERANCE, since, step=step, least=least, replicas=v.base)
+                return unchanged(Reason.BELOW_HPA_TOLERANCE, since, step=step, least=least, replicas=v.base)
             step = least
         if step <= 0:
             continue
@@ -401,13 +407,15 @@ def _scale_down(situation: Situation) -> Answer:
         if budget <= 0:
             break
     if targets:
-        return Answer(Finding(Outcome.SHRINKING, moves=moves_of(variants, targets), analysis=analysis), targets)
+        return TargetAnswer(
+            Explanation(Reason.SHRINKING, moves=moves_of(variants, targets), analysis=analysis), targets
+        )
     if passing and not any(safe(v, 1) for v in able):
-        return unchanged(Outcome.ONLY_DURING_UPDATE, since, passing=passing)
-    return unchanged(Outcome.ALL_AT_MINIMUM, since)
+        return unchanged(Reason.ONLY_DURING_UPDATE, since, passing=passing)
+    return unchanged(Reason.ALL_AT_MINIMUM, since)
 
 
-def _floor(variant: Transition, situation: Situation) -> int:
+def _floor(variant: VariantTransition, situation: Situation) -> int:
     """Return the fewest replicas this stage may leave: idleness alone, judged later, takes the last one."""
     alone = len(situation.variants) == 1
     return max(variant.seen.bounds.lower, 0 if situation.may_sleep and not alone else 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.outcomes import Count, Finding, Outcome
+from modelyard.autoscaling.reasons import Count, Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Transition
+from modelyard.autoscaling.variants.proposal import VariantTransition
 from modelyard.autoscaling.variants.replicas import unseen
 
 _PARTIAL_SLACK = 1e-9
@@ -24,7 +24,7 @@ def transition_limit(seen: Observation, settings: FleetSettings) -> float:
     return max(limit, min(2 * (seen.memory.startup_seconds or 0.0), 3 * limit))
 
 
-def observe_transition(seen: Observation, settings: FleetSettings, now: float) -> Transition:
+def observe_transition(seen: Observation, settings: FleetSettings, now: float) -> VariantTransition:
     """Return what is under way for one variant."""
     current, desired, memory = seen.current, seen.desired, seen.memory
     assert current is not None
@@ -40,7 +40,7 @@ def observe_transition(seen: Observation, settings: FleetSettings, now: float) -
         if current > 0 or waking:
             base = desired
     if not (base != current or seen.pending > 0 or seen.surge > 0):
-        return Transition(seen, base)
+        return VariantTransition(seen, base)
     since = memory.transition_since
     # Without a target the clock is of replicas that become ready, and says nothing about ones that are missing.
     waiting = memory.transition_target is None and base == current == desired
@@ -49,14 +49,14 @@ def observe_transition(seen: Observation, settings: FleetSettings, now: float) -
     heading = base if base != current else None
     if now - since < transition_limit(seen, settings):
         coming = max(0, base - current) + seen.pending
-        return Transition(seen, base, coming, moving=True, since=since, heading=heading)
+        return VariantTransition(seen, base, coming, moving=True, since=since, heading=heading)
     # A long rolling update alone is no scaling that failed.
     overdue = base != current or seen.pending > 0
     timed_out_from = heading
     if timed_out_from is not None:
         base = heading = current
         since = now
-    return Transition(
+    return VariantTransition(
         seen,
         base,
         overdue=overdue,
@@ -67,7 +67,7 @@ def observe_transition(seen: Observation, settings: FleetSettings, now: float) -
     )
 
 
-def first_to_go(variant: Transition) -> int:
+def first_to_go(variant: VariantTransition) -> int:
     """Return the lost replicas that a scale-down takes before any that serves.
 
     A ReplicaSet deletes first what is not ready; in a rolling update there are two, and both shrink. Whatever numbers
@@ -84,26 +84,26 @@ def first_to_go(variant: Transition) -> int:
     return min(late, max(0, (seen.current or 0) - 1 - max(map(int, ready), default=-1)))
 
 
-def describe_transition(variant: Transition) -> Finding:
+def describe_transition(variant: VariantTransition) -> Explanation:
     """Return which variant is on its way where."""
     seen = variant.seen
     stuck = next((pod for pod in seen.pods if pod.unschedulable), None)
     pod: object = ""
     if stuck is not None:
-        pod = Finding(Outcome.POD_UNSCHEDULABLE, pod=stuck.key.name, why=stuck.unschedulable)
+        pod = Explanation(Reason.POD_UNSCHEDULABLE, pod=stuck.key.name, why=stuck.unschedulable)
     if variant.base != seen.current:
-        return Finding(Outcome.HEADING, name=seen.name, base=variant.base, current=seen.current, pod=pod)
+        return Explanation(Reason.HEADING, name=seen.name, base=variant.base, current=seen.current, pod=pod)
     if not seen.pending:
         replicas = Count(seen.current or 0, "replica")
-        return Finding(Outcome.SURGING, name=seen.name, surge=seen.surge, replicas=replicas, pod=pod)
-    return Finding(Outcome.STARTING, name=seen.name, ready=seen.ready, current=seen.current, pod=pod)
+        return Explanation(Reason.SURGING, name=seen.name, surge=seen.surge, replicas=replicas, pod=pod)
+    return Explanation(Reason.STARTING, name=seen.name, ready=seen.ready, current=seen.current, pod=pod)
 
 
-def given_up(variant: Transition, settings: FleetSettings) -> Finding:
+def given_up(variant: VariantTransition, settings: FleetSettings) -> Explanation:
     """Return that a scaling was given up."""
     seen = variant.seen
-    return Finding(
-        Outcome.GIVEN_UP,
+    return Explanation(
+        Reason.GIVEN_UP,
         name=seen.name,
         current=seen.current,
         heading=variant.timed_out_from,

@@ -1,7 +1,8 @@
 """Scale from zero: a model of which nothing runs, with requests waiting, gets its cheapest variant back.
 
-Works whether or not scale-to-zero is enabled for the model: it may have been scaled to zero by hand. Only demand that was
-really seen wakes; what is missing or could not be read never does. Source: WVA saturation reference, 'Scale from zero'.
+Works whether or not scale-to-zero is enabled for the model: it may have been scaled to zero by hand. Only demand that
+was really seen wakes; what is missing or could not be read never does. Source: WVA saturation reference, 'Scale from
+zero'.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from math import isfinite
 
 from modelyard.autoscaling.bounds import required_minimum
 from modelyard.autoscaling.conditions import SCALE_FROM_ZERO
-from modelyard.autoscaling.outcomes import ConditionValue, Count, Finding, Outcome, Parts
+from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Parts, Reason
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Change, Origin, Proposed
+from modelyard.autoscaling.variants.proposal import Origin, Proposed, ReplicaChange
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
 from modelyard.autoscaling.variants.transition import transition_limit
 from modelyard.metrics.values import Signals
 
-REASON = Outcome.WOKEN.reason
+REASON = Reason.WOKEN.code
 Asleep = Mapping[str, Proposed]
 """What is proposed for the variants at zero, by name."""
 
@@ -32,9 +33,9 @@ def at_zero(seen: Observation) -> Proposed:
     lower, source = required_minimum(seen.handling, limits)
     if seen.bounds.upper is not None:
         lower = min(lower, seen.bounds.upper)
-    why = Finding(Outcome.AT_ZERO, workload=seen.workload_id)
+    why = Explanation(Reason.AT_ZERO, workload=seen.workload_id)
     if lower > 0:
-        why = Finding(Outcome.BELOW_MINIMUM_AT_ZERO, minimum=lower, source=source)
+        why = Explanation(Reason.BELOW_MINIMUM_AT_ZERO, minimum=lower, source=source)
     return Proposed.of(max(lower, 0), why)._replace(metrics=health.AT_ZERO, origin=Origin.ASLEEP)
 
 
@@ -49,7 +50,7 @@ def wake(demand: ModelDemand, signals: Signals, settings: FleetSettings, now: fl
     queue = waiting(demand, signals)
     for seen in asleep:
         if _is_on_its_way(seen, demand, now):
-            why = Finding(Outcome.WAKING, replicas=seen.desired)
+            why = Explanation(Reason.WAKING, replicas=seen.desired)
             proposed[seen.name] = _woken(proposed[seen.name], seen.desired or 0, why, why)
     if queue <= 0:
         return proposed
@@ -64,7 +65,7 @@ def wake(demand: ModelDemand, signals: Signals, settings: FleetSettings, now: fl
         proposed[seen.name] = start(proposed[seen.name], replicas, queue, now, takes)
         takes += _takes(seen, replicas, queue_limit)
     if not takes:
-        unable = Finding(Outcome.NOT_WOKEN, waiting=Count(queue, "request waits", "requests wait"))
+        unable = Explanation(Reason.NOT_WOKEN, waiting=Count(queue, "request waits", "requests wait"))
         for seen in asleep:
             before = proposed[seen.name]
             proposed[seen.name] = before._replace(why=Parts((unable, *before.why)))
@@ -84,22 +85,22 @@ def start(asleep: Proposed, replicas: int, queue: float, now: float, takes: floa
     """Return a variant woken for a queue; ``takes`` is the requests that what was started before can take."""
     facts: dict[str, object] = {
         "waiting": Count(queue, "request waits", "requests wait"),
-        "started": Finding(Outcome.STARTED_BEFORE, requests=takes) if takes else "",
+        "started": Explanation(Reason.STARTED_BEFORE, requests=takes) if takes else "",
     }
-    why = Finding(Outcome.WOKEN_TO, replicas=Count(replicas, "replica"), **facts)
-    return _woken(asleep, replicas, Finding(Outcome.WOKEN, **facts), why)._replace(learnt={"woken_at": now})
+    why = Explanation(Reason.WOKEN_TO, replicas=Count(replicas, "replica"), **facts)
+    return _woken(asleep, replicas, Explanation(Reason.WOKEN, **facts), why)._replace(learnt={"woken_at": now})
 
 
-def _woken(asleep: Proposed, replicas: int, detail: Finding, why: Finding) -> Proposed:
-    step = Change("wake", asleep.replicas, replicas, detail, REASON)
+def _woken(asleep: Proposed, replicas: int, detail: Explanation, why: Explanation) -> Proposed:
+    step = ReplicaChange("wake", asleep.replicas, replicas, detail, REASON)
     return asleep._replace(replicas=replicas, reason=REASON, why=Parts((why,)), steps=(step,))
 
 
 def wake_time(seen: Observation, now: float) -> dict[str, object]:
     """Return what to remember of a variant that had been sent to zero and came back.
 
-    On its way down does not count. It is noted once per waking: a status that is not rewritten would otherwise renew the
-    grace period for ever.
+    On its way down does not count. It is noted once per waking: a status that is not rewritten would otherwise renew
+    the grace period for ever.
     """
     if seen.desired != 0 or not seen.current or seen.memory.transition_target == 0:
         return {}

@@ -17,8 +17,8 @@ from modelyard.autoscaling.fleet import Fleet, Variant, shared_models
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.headroom import startup
-from modelyard.autoscaling.variants.pools import Pools
 from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.pools import Pools
 from modelyard.autoscaling.what_if.bindings import VirtualBindings
 from modelyard.autoscaling.what_if.inventory import owner_of
 from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, evenly, observed

@@ -14,6 +14,7 @@ from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.explain import lines, remarks, row
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.reasons import ConditionValue
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.objects import Condition
@@ -52,7 +53,7 @@ class TestConditions:
 
     def test_unchanged_condition_is_the_same_object(self):
         old = Condition("A", "True", "R", "m", 2, 5.0)
-        assert build([old], [("A", ("True", "R", "m"))], 2, 9.0)[0] is old
+        assert build([old], [("A", ConditionValue("True", "R", "m"))], 2, 9.0)[0] is old
         assert build([old], [("A", None)], 3, 9.0) == (old,)
         assert build([], [("A", None)], 3, 9.0) == ()
 

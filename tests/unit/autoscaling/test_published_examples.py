@@ -130,7 +130,7 @@ V2 = VariantNumbers("v2", cost=5, current=2, desired=0, reporting=2)
 
 def test_a_model_in_transition_waits():
     assert documented_targets([V1, V2], True, False).replicas == {"v1": 4, "v2": 2}
-    assert "v1 desired 4 ≠ current 2" in documented_targets([V1, V2], True, False).why
+    assert "v1 desired 4 ≠ current 2" in str(documented_targets([V1, V2], True, False).why)
 
 
 def test_a_model_in_transition_waits_through_decide():

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 from binding_decisions import decide_binding
-from modelyard.autoscaling.rules import DOCUMENTED
 from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, binding, each, policy, target
 
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.behaviour import correct, remembered
 from modelyard.autoscaling.bindings.recommend import CEILING, ceiling, recommend
 from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.published.policies import DocumentedCorrector
 from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
 
 
 def test_panic_leaves_zero() -> None:
     hectic = Behaviour(FREE.up, FREE.down, Panic(100, 30, 200, 60))
     assert correct(hectic, 5, 0, 0, 9, BindingMemory(), 0, 15).replicas == 5
-    assert correct(hectic, 5, 0, 0, 9, BindingMemory(), 0, 15, rules=DOCUMENTED).replicas == 0
+    assert correct(hectic, 5, 0, 0, 9, BindingMemory(), 0, 15, corrector=DocumentedCorrector).replicas == 0
 
 
 @pytest.mark.parametrize("up", [DirectionLimits(2, 50, 60, "And", 0), DirectionLimits(0, 100, 60, "Or", 0)])
 def test_limits_leave_zero(up: DirectionLimits) -> None:
     behaviour = Behaviour(up, FREE.down, FREE.panic)
     assert correct(behaviour, 5, 0, 0, 9, BindingMemory(), 0, 15).replicas == 1
-    assert correct(behaviour, 5, 0, 0, 9, BindingMemory(), 0, 15, rules=DOCUMENTED).replicas == 0
+    assert correct(behaviour, 5, 0, 0, 9, BindingMemory(), 0, 15, corrector=DocumentedCorrector).replicas == 0
 
 
 def test_scale_down_is_limited_from_the_highest() -> None:
@@ -32,7 +32,7 @@ def test_scale_down_is_limited_from_the_highest() -> None:
     memory = BindingMemory(recommended=windows.seeded(2, 0), corrected=line)
     behaviour = Behaviour(FREE.up, DirectionLimits(1, 100, 60, "And", 0), FREE.panic)
     assert correct(behaviour, 2, 10, 1, 20, memory, 45, 15).replicas == 9
-    assert correct(behaviour, 2, 10, 1, 20, memory, 45, 15, rules=DOCUMENTED).replicas == 3
+    assert correct(behaviour, 2, 10, 1, 20, memory, 45, 15, corrector=DocumentedCorrector).replicas == 3
 
 
 def test_percentages_are_truncated() -> None:

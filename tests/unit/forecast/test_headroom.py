@@ -116,7 +116,7 @@ class TestNotShrinkingAgainstARise:
         state = percentages_decide(self.IDLE, settings=REPAIRED, load=rising())["v1"]
         assert (state.target, state.reason) == (3, "LoadRising")
         assert state.message.startswith("could shrink, but load is rising")
-        assert "relax_since" not in state.updates, "the delay begins anew after the rise"
+        assert state.proposed.tracked.relax_since is None, "the delay begins anew after the rise"
 
     def test_normal_rules_afterwards(self):
         state = percentages_decide(self.IDLE, settings=REPAIRED, load=STEADY)["v1"]
@@ -138,7 +138,7 @@ def follow(rates, policy, replicas=3, per_request=0.09):
         memory = VariantMemory(relax_since=None if since is None else since - 15)
         serving = Serving(load=[(kv, 0.0)] * replicas, desired=replicas, memory=memory)
         state = percentages_decide(serving, settings=policy, load=load)["v1"]
-        since, replicas = state.updates.get("relax_since"), state.target
+        since, replicas = state.proposed.tracked.relax_since, state.target
         sizes.append(replicas)
     return sizes
 
@@ -181,4 +181,4 @@ def test_the_lead_is_start_up_and_one_tick():
     found, forecast = plan_ahead(load, [], policy, NOW), expected(load.history, 22.0, 120.0, 3.0)
     assert found.factor == forecast.factor > 1
     told = f"22 requests/s now, {forecast.rate:.3g} expected in 120 s (× {forecast.factor:.2f}; {forecast.why})"
-    assert told in found.text
+    assert told in str(found.why)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.sizing.learning import LEAST, MOST, OVERHEAD, LearntSpeed, Observation, observe
+from modelyard.autoscaling.sizing.learning import LEAST, MOST, OVERHEAD, LearntSpeed, SpeedObservation, observe
 from modelyard.autoscaling.sizing.stalls import Sizes
 
 PROMPT, OUTPUT = 1000.0, 200.0
@@ -20,17 +20,17 @@ L40S = (22.6, 0.18, 0.105)
 
 def served(
     speed: tuple[float, float, float], load: float, prompt: float = PROMPT, output: float = OUTPUT
-) -> Observation:
+) -> SpeedObservation:
     """What an engine shows that is busy for this share of the time with more than its empty steps."""
     alpha, beta, delta = speed
     rate = load / (beta * output + delta * prompt)
     itl = alpha / (1 - load)
     step = itl * (1 - rate * delta * prompt)
     waits = rate * delta * prompt / (1 - rate * delta * prompt) * (delta * prompt + step) / 2
-    return Observation(1000 * rate, prompt, output, OVERHEAD + delta * prompt + 1.5 * step + waits, itl)
+    return SpeedObservation(1000 * rate, prompt, output, OVERHEAD + delta * prompt + 1.5 * step + waits, itl)
 
 
-def learnt(*seen: Observation) -> LearntSpeed:
+def learnt(*seen: SpeedObservation) -> LearntSpeed:
     known = LearntSpeed()
     for one in seen:
         known = observe(known, one, SIZES)
@@ -96,7 +96,7 @@ def test_one_odd_stretch_is_forgotten():
 
 
 def test_prompts_of_next_to_nothing_leave_a_memory_that_can_be_read_again():
-    seen = Observation(2e-7, 2e-7, 200.0, 9e6, 20.0)
+    seen = SpeedObservation(2e-7, 2e-7, 200.0, 9e6, 20.0)
     known = LearntSpeed()
     for _ in range(3 * MOST):
         known = observe(known, seen, SIZES)
@@ -108,7 +108,7 @@ def test_prompts_of_next_to_nothing_leave_a_memory_that_can_be_read_again():
     )
 
 
-@pytest.mark.parametrize("field", Observation._fields)
+@pytest.mark.parametrize("field", SpeedObservation._fields)
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, 1e300, 1e-300])
 def test_nonsense_teaches_nothing_or_something_finite(field, value):
     known = learnt(*[served(L40S, 0.3)] * LEAST)

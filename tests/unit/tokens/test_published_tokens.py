@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import PUBLISHED, Serving, make_fleet
-from stages import TOKENS, make_group, performance_of, with_args
+from stages import TOKENS, make_demand, performance_of, results, with_args
 
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.published.tokens import (
@@ -13,8 +15,8 @@ from modelyard.autoscaling.published.tokens import (
     analyse_tokens_published,
     optimize_published,
 )
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
-from modelyard.autoscaling.variants.strategy import Moment
 from modelyard.autoscaling.variants.tokens.capacity import Replica, middle, output_bucket, remember, replica_capacity
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
 
@@ -182,41 +184,42 @@ def test_median(values, expected):
 class TestStrategy:
     def propose(self, *serving, **performance):
         fleet = make_fleet(*serving, config=TOKENS)
-        group = make_group(fleet, PUBLISHED, published=True)
-        running = [s for s in group.states if s.spec > 0]
-        tick = Moment(fleet, PUBLISHED)
-        verdict = PublishedTokens(performance_of(fleet, **performance)).propose(group, running, tick)
-        return {s.name: s for s in group.states}, verdict
+        signals = replace(fleet.signals, performance=performance_of(fleet, **performance))
+        fleet = replace(fleet, signals=signals)
+        demand = make_demand(fleet, PUBLISHED, published=True)
+        proposal = PublishedTokens().propose(demand, TickContext(fleet, PUBLISHED))
+        return results(demand, proposal.variants), proposal
 
     def test_runaway(self):
         states, verdict = self.propose(Serving(load=[(100 / 16_000, 10)]), prompt=1_000.0)
         assert states["v1"].target == 119
         assert states["v1"].reason == "TokenCapacityLow"
-        assert states["v1"].updates["compute_limits"] == {"medium": [100]}
+        assert states["v1"].learnt["compute_limits"] == {"medium": [100]}
         assert verdict.evidence.scale_up
 
     def test_the_silent_variant_is_chosen_and_dropped(self):
         silent = with_args(Serving("silent", current=1, ready=0, cost=99), "--block-size=8")
         states, _ = self.propose(Serving("a", [(0.9, 0)], cost=1), silent)
-        assert (states["a"].target, states["a"].decided) == (1, False)
+        assert [states[name].proposed.decided for name in ("a", "silent")] == [True, False]
+        assert states["a"].target == 1
         assert states["silent"].reason == "MetricsUnavailable"
         assert "instead of" in states["silent"].message
 
     def test_a_variant_that_falls_silent_keeps_its_capacity(self):
         states, _ = self.propose(Serving("a", [(0.3, 0)]), Serving("b", [(0.3, 0)], accelerator="L40S"))
-        assert states["b"].updates["token_capacity"] == 12_800
+        assert states["b"].learnt["token_capacity"] == 12_800
         memory = VariantMemory(token_capacity=2_000)
         silent = Serving("b", current=1, ready=0, accelerator="L40S", memory=memory)
         states, _ = self.propose(Serving("a", [(0.9, 0)]), silent)
         assert "instead of 3" in states["b"].message, "2 141 tokens more than 12 800 and the 2 000 that are coming"
 
     def test_no_cache_size_no_decision(self):
-        states, verdict = self.propose(Serving(load=[(0.9, 9)]), total=None)
-        assert verdict.problem is not None
-        assert (states["v1"].target, states["v1"].reason) == (1, "MetricsUnavailable")
+        states, proposal = self.propose(Serving(load=[(0.9, 9)]), total=None)
+        assert states == {}
+        assert (proposal.problem.status, proposal.problem.reason) == ("False", "MetricsUnavailable")
 
     def test_history_comes_from_the_memory(self):
         memory = VariantMemory(compute_limits={"medium": [4_000.0]})
         states, _ = self.propose(Serving(load=[(0.3, 0)], memory=memory))
         assert states["v1"].target == 2
-        assert "compute_limits" not in states["v1"].updates
+        assert "compute_limits" not in states["v1"].learnt

@@ -9,13 +9,13 @@ import pytest
 from builders import EAGER, MODEL, NOW, REPAIRED, Serving, make_fleet
 from hypothesis import given
 from hypothesis import strategies as st
-from modelyard.autoscaling.variants.tokens.strategy import Tokens
-from stages import TOKENS, analyse, make_group, performance_of, tokens_decide, with_args
+from stages import TOKENS, analyse, make_demand, performance_of, tokens_decide, with_args
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.strategy import Moment
+from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.variants.saturation import Tokens
 from modelyard.autoscaling.variants.tokens.analysis import Queue
 
 
@@ -28,7 +28,7 @@ def tokens(*serving, settings=REPAIRED, backlog=0.0, total=16_000, prompt=100.0,
 def analysed(*serving, settings=REPAIRED, backlog=0.0, total=16_000, prompt=100.0, output=100.0, change=None):
     fleet = make_fleet(*serving, config=TOKENS)
     found = [p if change is None else change(p) for p in performance_of(fleet, total, prompt, output)]
-    return analyse(make_group(fleet, settings), found, settings, backlog)
+    return analyse(make_demand(fleet, settings), found, settings, backlog)
 
 
 class TestDocumentedCases:
@@ -73,7 +73,7 @@ class TestRunaway:
 
     def test_the_floor_is_what_is_remembered(self):
         state = tokens(Serving(load=self.LOAD), prompt=1_000.0)["v1"]
-        assert state.updates["compute_limits"] == {"medium": [3_200.0]}
+        assert state.learnt["compute_limits"] == {"medium": [3_200.0]}
 
     def test_a_pod_that_has_just_started_teaches_nothing(self):
         young = Serving(load=self.LOAD, ready_age=10)
@@ -94,16 +94,16 @@ class TestHistory:
         assert analysed(Serving(load=[(0.1, 0)], memory=memory), output=700.0).variants["v1"].worth == 12_800
 
     def test_is_written_only_when_it_says_something_new(self):
-        first = tokens(Serving(load=self.BUSY))["v1"].updates["compute_limits"]
+        first = tokens(Serving(load=self.BUSY))["v1"].learnt["compute_limits"]
         assert first == {"medium": [8_000.0]}
         again = tokens(Serving(load=[(0.51, 8)], memory=VariantMemory(compute_limits=first)))["v1"]
-        assert "compute_limits" not in again.updates
+        assert "compute_limits" not in again.learnt
         moved = tokens(Serving(load=[(0.7, 8)], memory=VariantMemory(compute_limits=first)))["v1"]
-        assert moved.updates["compute_limits"] == {"medium": [8_000.0, 11_200.0]}
+        assert moved.learnt["compute_limits"] == {"medium": [8_000.0, 11_200.0]}
 
     def test_one_value_per_tick(self):
         state = tokens(Serving(load=[(0.4, 8), (0.5, 8), (0.6, 8)]))["v1"]
-        assert state.updates["compute_limits"] == {"medium": [8_000.0]}
+        assert state.learnt["compute_limits"] == {"medium": [8_000.0]}
 
 
 class TestUnknownCache:
@@ -289,19 +289,20 @@ class TestGrowth:
         fleet = make_fleet(Serving(load=[(0.3, 50), (0.1, 0)], memory=memory), config=TOKENS)
         broken = replace(fleet.signals.pods[0], completed_rate=0.0)
         fleet = replace(fleet, signals=replace(fleet.signals, pods=(broken, fleet.signals.pods[1])))
-        found = analyse(make_group(fleet, REPAIRED), performance_of(fleet), REPAIRED)
+        found = analyse(make_demand(fleet, REPAIRED), performance_of(fleet), REPAIRED)
         assert (found.stuck, found.demand, found.supply) == (1, 1_600, 12_800)
         assert found.lost == 12_800
 
 
-def test_the_strategy_sets_every_state():
+def test_the_strategy_proposes_for_every_variant():
     fleet = make_fleet(Serving("a", [(0.5, 8)]), Serving("b", current=0, ready=0), config=TOKENS)
-    group = make_group(fleet, REPAIRED)
-    verdict = Tokens(performance_of(fleet)).propose(group, [group.states[0]], Moment(fleet, REPAIRED))
-    assert [state.target for state in group.states] == [2, 0]
-    assert group.states[0].updates["compute_limits"] == {"medium": [8_000.0]}
-    assert verdict.evidence.scale_up
-    assert verdict.scale_down_safe is False
+    signals = replace(fleet.signals, performance=performance_of(fleet))
+    fleet = replace(fleet, signals=signals)
+    proposal = Tokens().propose(make_demand(fleet, REPAIRED), TickContext(fleet, REPAIRED))
+    assert {name: proposed.replicas for name, proposed in proposal.variants.items()} == {"a": 2, "b": 0}
+    assert proposal.variants["a"].learnt["compute_limits"] == {"medium": [8_000.0]}
+    assert proposal.evidence.scale_up
+    assert proposal.scale_down_safe is False
 
 
 KV = st.integers(0, 100).map(lambda n: n / 100)
@@ -357,8 +358,8 @@ def test_order_does_not_matter(serving, shuffle: random.Random):
         pods=tuple(shuffle.sample(fleet.pods, len(fleet.pods))),
         signals=replace(fleet.signals, pods=tuple(shuffle.sample(fleet.signals.pods, len(fleet.signals.pods)))),
     )
-    first = analyse(make_group(fleet, REPAIRED), found, REPAIRED)
-    second = analyse(make_group(mixed, REPAIRED), shuffle.sample(found, len(found)), REPAIRED)
+    first = analyse(make_demand(fleet, REPAIRED), found, REPAIRED)
+    second = analyse(make_demand(mixed, REPAIRED), shuffle.sample(found, len(found)), REPAIRED)
     assert first == second
 
 

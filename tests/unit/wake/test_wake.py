@@ -8,13 +8,13 @@ import pytest
 from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, hpa, make_fleet
 from hypothesis import given
 from hypothesis import strategies as st
-from stages import make_group, with_args
+from stages import make_demand, results, with_args
 
 from modelyard.autoscaling.conditions import SCALE_FROM_ZERO
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.published.zero import wake_all
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.wake import REASON, condition, wake
+from modelyard.autoscaling.variants.wake import REASON, scale_from_zero, wake
 from modelyard.objects import Condition, Key
 
 SIGNAL = FleetSettings(actuation=Mode.SIGNAL)
@@ -29,18 +29,22 @@ def limited(maximum, minimum=0):
 
 
 def woken(*serving, backlog=0.0, policy=REPAIRED, published=False, seen=None, **fields):
-    """(states by name, names of those woken)."""
+    """(what is proposed for the variants at zero by name, names of those woken)."""
     signals = {"wake": {Key("chat", name): value for name, value in (seen or {}).items()}}
     fleet = make_fleet(*serving, signals=signals, **fields)
-    group = make_group(fleet, policy, published)
-    for state in group.states:
-        if state.spec == 0:
-            state.decided, state.target, state.reason = True, 0, "AtZero"
-            lower = state.handling.lower or 0
-            if lower:
-                state.target, state.reason = lower, "BelowMinimum"
-    (wake_all if published else wake)(group, fleet.signals, backlog, policy, fleet.now)
-    return {state.name: state for state in group.states}, [s.name for s in group.states if s.reason == REASON]
+    demand = make_demand(fleet, policy, published, backlog=backlog)
+    proposed = (wake_all if published else wake)(demand, fleet.signals, policy, fleet.now)
+    found = results(demand, proposed)
+    return found, [name for name, result in found.items() if result.reason == REASON]
+
+
+def condition(*serving, **fields):
+    """The condition ScaleFromZero of a single variant after waking."""
+    fleet = make_fleet(*serving, **fields)
+    demand = make_demand(fleet, REPAIRED)
+    (seen,) = demand.variants
+    value = scale_from_zero(seen, "SteadyState", "as before")
+    return None if value is None else tuple(value)
 
 
 class TestWhoWakes:
@@ -49,8 +53,8 @@ class TestWhoWakes:
         assert names == ["b"]
         assert [(s.target, s.reason) for s in states.values()] == [(0, "AtZero"), (1, REASON), (0, "AtZero")]
         assert states["b"].message == "3 requests wait for the model, and nothing of it serves: woken to 1 replica"
-        assert states["b"].updates["woken_at"] == NOW
-        assert states["b"].decided
+        assert states["b"].learnt["woken_at"] == NOW
+        assert states["b"].proposed.decided
 
     @pytest.mark.parametrize("enabled", ["true", "false"])
     def test_whether_or_not_scale_to_zero_is_enabled(self, enabled):
@@ -134,7 +138,7 @@ class TestSignalMode:
         states, names = woken(asleep(desired=1, memory=memory), policy=SIGNAL)
         assert names == ["v1"]
         assert (states["v1"].target, states["v1"].reason) == (1, REASON)
-        assert "woken_at" not in states["v1"].updates, "or the grace period would never end"
+        assert "woken_at" not in states["v1"].learnt, "or the grace period would never end"
 
     def test_not_for_ever(self):
         memory = VariantMemory(woken_at=NOW - 601, transition_target=1, transition_since=NOW - 601)
@@ -159,10 +163,12 @@ def test_published_wakes_every_variant():
 class TestCondition:
     def test_while_waking(self):
         states, _ = woken(asleep(), backlog=1)
-        assert condition(states["v1"]) == ("True", REASON, states["v1"].message)
+        result = states["v1"]
+        value = scale_from_zero(result.seen, result.reason, result.message)
+        assert tuple(value) == ("True", REASON, result.message)
 
     def test_never_woken(self):
-        assert condition(woken(asleep())[0]["v1"]) is None
+        assert condition(asleep()) is None
 
     @pytest.mark.parametrize(
         ("serving", "expected"),
@@ -174,7 +180,7 @@ class TestCondition:
     )
     def test_afterwards(self, serving, expected):
         serving.variant = {"conditions": (Condition(SCALE_FROM_ZERO, "True", REASON, "woken"),)}
-        assert condition(woken(serving)[0]["v1"]) == expected
+        assert condition(serving) == expected
 
 
 VARIANTS = st.lists(
@@ -196,7 +202,7 @@ def test_a_longer_queue_wakes_no_fewer_and_nobody_is_put_to_sleep(made, short, m
     assert set(few) <= set(many)
     for name in many:
         assert states[name].target == 1
-        assert states[name].spec == 0
+        assert states[name].seen.spec == 0
     if short and all(what == "asleep" for _, what in made):
-        assert few[0] == min(states.values(), key=lambda s: (s.variant.cost, s.name)).name
+        assert few[0] == min(states.values(), key=lambda s: (s.variant.cost, s.seen.name)).seen.name
     assert all(state.variant.model_id == MODEL for state in states.values())

@@ -109,7 +109,11 @@ async def observe_bindings(
     wanted_pages = scrapes(plans.values())
     pages = await state.scraper.scrape(wanted_pages, clock=mirror.cluster.now)
     default = fleet_handling(settings)
-    whole = [b.view for b in listed.bindings if binding_strategy(handling_of(b.view.annotations, default).compatibility).histograms_from_start]
+    whole = [
+        b.view
+        for b in listed.bindings
+        if binding_strategy(handling_of(b.view.annotations, default).compatibility).histograms_from_start
+    ]
     from_start = scrapes(plans[view.key] for view in whole).keys()
     measured = state.histories.measure(wanted_pages, pages, from_start)
     state.startup = {

@@ -1,8 +1,8 @@
 """Groups that aim at the share of requests within their targets: what to carry, and at which rates.
 
-``attainment`` says what follows from the load's history; here it is applied to the variants of a group. The result is a
-forecast like any other, with another planned load and other rates, so that the cheapest mix, bounds, scarce accelerators
-and saturation's veto are the same as for any other aim.
+``attainment`` says what follows from the load's history; here it is applied to the variants of a group. The result is
+a forecast like any other, with another planned load and other rates, so that the cheapest mix, bounds, scarce
+accelerators and saturation's veto are the same as for any other aim.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
-from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
 from modelyard.autoscaling.variants.demand import Attains, LoadForecast, Rate
@@ -36,7 +36,7 @@ from modelyard.autoscaling.variants.slo.attainment import (
 )
 from modelyard.autoscaling.variants.slo.classes import DEFAULT
 from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean, observed_rate
-from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET, Measured
+from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET, MeasuredLoad
 from modelyard.objects import Notice
 
 RISE = 1.25
@@ -69,7 +69,7 @@ class _Known(NamedTuple):
     capacity: Floats
 
 
-def attain(measured: Measured, settings: FleetSettings, now: float) -> LoadForecast:
+def attain(measured: MeasuredLoad, settings: FleetSettings, now: float) -> LoadForecast:
     """Return the forecast planned for the share asked for.
 
     A group without load, sizes, a feasible target or some minutes of history keeps its other sizing.
@@ -194,18 +194,18 @@ def _learn(
     return rate, memory.capacity
 
 
-def _basis(shadow: Shadow, load: Floats, holding: Holding, capacity: Floats, allowed: float) -> Finding:
+def _basis(shadow: Shadow, load: Floats, holding: Holding, capacity: Floats, allowed: float) -> Explanation:
     replicas = int(needed(capacity, np.array(shadow.load)))
     fewer: object = ""
     if replicas > 1:
-        fewer = Finding(Outcome.FEWER_HELD, replicas=replicas - 1, held=100 * held_by(load, holding, replicas - 1))
-    return Finding(
-        Outcome.ATTAINS,
+        fewer = Explanation(Reason.FEWER_HELD, replicas=replicas - 1, held=100 * held_by(load, holding, replicas - 1))
+    return Explanation(
+        Reason.ATTAINS,
         rule=shadow.rule,
         load=shadow.load,
         replicas=replicas,
         held=100 * held_by(load, holding, replicas),
         minutes=len(load) * STEP / 60,
         fewer=fewer,
-        unattained="" if shadow.enough else Finding(Outcome.NO_RULE_ATTAINS, asked=100 * (1 - allowed)),
+        unattained="" if shadow.enough else Explanation(Reason.NO_RULE_ATTAINS, asked=100 * (1 - allowed)),
     )

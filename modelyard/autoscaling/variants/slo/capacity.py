@@ -13,17 +13,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing import Demand, Effort, Option, Share, allocate
-from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools
-from modelyard.autoscaling.variants.proposal import Change, Changes, Proposal, Sized, Transition, Variants
+from modelyard.autoscaling.variants.proposal import Changes, Proposal, ReplicaChange, Sized, Variants, VariantTransition
 from modelyard.autoscaling.variants.slo.targets import option_of, up_to
 from modelyard.objects import Key
 from modelyard.objects.selectors import parse_selector
-
 
 STAGE = "allocation"
 
@@ -32,7 +31,7 @@ class Member(NamedTuple):
     """A variant of a model that takes part: its replicas, what is under way, and the rate of a replica."""
 
     sized: Sized
-    variant: Transition
+    variant: VariantTransition
     rate: Rate
 
     @property
@@ -51,7 +50,7 @@ class Member(NamedTuple):
         return self.rate.known and self.rate.objective.problem is None
 
 
-class Model(NamedTuple):
+class CompetingModel(NamedTuple):
     """A model that takes part."""
 
     demand: ModelDemand
@@ -60,9 +59,7 @@ class Model(NamedTuple):
     members: tuple[Member, ...]
 
 
-def share_capacity(
-    models: Sequence[tuple[ModelDemand, Proposal]], variants: Variants, tick: Tick
-) -> Changes:
+def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Variants, tick: TickContext) -> Changes:
     """Return what changes about models whose accelerators do not suffice; ``variants`` are all that hold some."""
     fleet, settings = tick.fleet, tick.settings
     taking_part = [m for demand, proposal in models if (m := _model(demand, proposal, variants)) is not None]
@@ -93,7 +90,7 @@ def share_capacity(
         demands.values(), capacity, penalty=settings.transition_penalty, effort=Effort(settings.allocation_effort)
     )
     growth = [_growth(model, allocation.shares[str(index)].replicas) for index, model in enumerate(affected)]
-    changes: list[tuple[Key, Change]] = []
+    changes: list[tuple[Key, ReplicaChange]] = []
     for index, model in enumerate(affected):
         elsewhere = {pool for other, grown in enumerate(growth) if other != index for pool in grown}
         share, load = allocation.shares[str(index)], demands[str(index)].load
@@ -101,18 +98,20 @@ def share_capacity(
     return changes
 
 
-def _model(demand: ModelDemand, proposal: Proposal, variants: Variants) -> Model | None:
+def _model(demand: ModelDemand, proposal: Proposal, variants: Variants) -> CompetingModel | None:
     if demand.forecast is None or proposal.wanted is None or not variants[demand.variants[0].key].decided:
         return None
     members: list[Member] = []
     for seen in demand.variants:
         sized = variants[seen.key]
         transition = sized.proposed.transition
-        members.append(Member(sized, transition or Transition(seen, seen.current or 0), demand.forecast.rates[seen.name]))
-    return Model(demand, demand.forecast, proposal.wanted, tuple(members))
+        members.append(
+            Member(sized, transition or VariantTransition(seen, seen.current or 0), demand.forecast.rates[seen.name])
+        )
+    return CompetingModel(demand, demand.forecast, proposal.wanted, tuple(members))
 
 
-def _growth(model: Model, replicas: Mapping[str, int]) -> set[str]:
+def _growth(model: CompetingModel, replicas: Mapping[str, int]) -> set[str]:
     """Return the accelerators of which a model is given more than it has."""
     return {
         member.seen.pool
@@ -134,7 +133,9 @@ def pinned(seen: Observation, pools: Pools) -> int:
     return min(seen.current or 0, on_others // seen.pods_per_replica)
 
 
-def scarce(models: Sequence[Model], capacity: Mapping[str, int], known: Collection[str] | None = None) -> list[Model]:
+def scarce(
+    models: Sequence[CompetingModel], capacity: Mapping[str, int], known: Collection[str] | None = None
+) -> list[CompetingModel]:
     """Return the models that compete for an accelerator of which more is wanted than there is, also through others.
 
     ``known`` are the accelerators that count (``None``: all).
@@ -159,18 +160,15 @@ def scarce(models: Sequence[Model], capacity: Mapping[str, int], known: Collecti
     return [models[index] for index in sorted(competing)]
 
 
-def demand_of(model: Model, name: str, pools: Pools) -> Demand:
+def demand_of(model: CompetingModel, name: str, pools: Pools) -> Demand:
     """Return a model as a demand: the planned load, or what saturation asks for beyond it."""
     forecast, group = model.forecast, model.demand.group
     members = [member for member in model.members if member.is_sized]
     load = forecast.planned
-    if any(m.target > m.variant.base for m in members):
-        # The covering's last replica is rarely full: what it carries beyond the load is nobody's need.
-        if not all(m.target <= max(m.variant.base, model.wanted.get(m.seen.name, 0)) for m in members):
-            load = max(load, sum(m.rate.rate * m.target for m in members))
-    options = [
-        _kept(option_of(m.variant, m.rate), min(m.variant.base, pinned(m.seen, pools))) for m in members
-    ]
+    # The covering's last replica is rarely full: what it carries beyond the load is nobody's need.
+    if any(m.target > max(m.variant.base, model.wanted.get(m.seen.name, 0)) for m in members):
+        load = max(load, sum(m.rate.rate * m.target for m in members))
+    options = [_kept(option_of(m.variant, m.rate), min(m.variant.base, pinned(m.seen, pools))) for m in members]
     running = [i for i, option in enumerate(options) if option.current]
     may_sleep = model.demand.zero.enabled and forecast.idle
     if running and not may_sleep and not any(option.minimum for option in options):
@@ -189,17 +187,17 @@ def _kept(option: Option, replicas: int) -> Option:
 
 
 def _changes(
-    model: Model, share: Share, load: float, settings: FleetSettings, note: str, elsewhere: Collection[str]
-) -> Iterator[tuple[Key, Change]]:
+    model: CompetingModel, share: Share, load: float, settings: FleetSettings, note: str, elsewhere: Collection[str]
+) -> Iterator[tuple[Key, ReplicaChange]]:
     """Yield the model's changes.
 
     What runs is given up only where another model takes it (``elsewhere``): giving it up for a cheaper mix alone would
     undo, without any delay, what the demand had asked for a tick before.
     """
     note = f" ({note})" if note else ""
-    why = Finding(Outcome.OTHER_MIX, note=note)
+    why = Explanation(Reason.OTHER_MIX, note=note)
     if share.served < load * (1 - 1e-9):
-        why = Finding(Outcome.SHARE_OF_LOAD, served=share.served, load=load, note=note)
+        why = Explanation(Reason.SHARE_OF_LOAD, served=share.served, load=load, note=note)
     for member in model.members:
         granted, before = share.replicas.get(member.seen.name), member.sized.replicas
         if granted is None or before is None:
@@ -209,10 +207,10 @@ def _changes(
         after = up_to(member.variant, granted, settings) if granted > base else granted
         if member.seen.pool not in elsewhere:
             after = max(after, min(before, base))
-        change = Change(STAGE, before, None)
+        change = ReplicaChange(STAGE, before, None)
         if after != before:
-            prefix = Finding(Outcome.ALLOCATED, share=why, before=before, after=after)
-            change = Change(STAGE, before, after, why, why.reason, prefix)
+            prefix = Explanation(Reason.ALLOCATED, share=why, before=before, after=after)
+            change = ReplicaChange(STAGE, before, after, why, why.code, prefix)
         if share.limited:
             change = change._replace(limited_by=LIMITED_BY, scarcity=why)
         yield member.seen.key, change

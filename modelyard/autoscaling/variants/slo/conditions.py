@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from modelyard.autoscaling.conditions import CAPACITY_LIMITED, PROFILE_DRIFT
 from modelyard.autoscaling.decision import CurrentAllocation
-from modelyard.autoscaling.outcomes import ConditionValue, Finding, Outcome, Parts
+from modelyard.autoscaling.reasons import ConditionValue, Explanation, Parts, Reason
 from modelyard.autoscaling.sizing.within import NEAREST
 from modelyard.autoscaling.variants.demand import Rate
 from modelyard.autoscaling.variants.observation import Observation
@@ -25,32 +25,32 @@ def profile_valid(objective: Objective) -> ConditionValue:
     """Return whether the four parameters and the batch limit can be sized with."""
     if objective.profile_problem is not None:
         return ConditionValue.of("False", objective.profile_problem)
-    return ConditionValue.of("True", objective.learnt or Finding(Outcome.PROFILE_VALID))
+    return ConditionValue.of("True", objective.learnt or Explanation(Reason.PROFILE_VALID))
 
 
-def slo_feasible(objective: Objective, rate: Rate | None, problem: Finding | Parts | None) -> ConditionValue:
+def slo_feasible(objective: Objective, rate: Rate | None, problem: Explanation | Parts | None) -> ConditionValue:
     """Return whether this profile can meet the targets at all, load or no load; with the nearest value it can."""
     service = objective.service
     if objective.profile_problem is not None:
-        return ConditionValue.of("Unknown", Finding(Outcome.FEASIBILITY_WITHOUT_PROFILE))
+        return ConditionValue.of("Unknown", Explanation(Reason.FEASIBILITY_WITHOUT_PROFILE))
     if service is None:
-        return ConditionValue("Unknown", Outcome.CLASS_NOT_FOUND.reason, problem)
+        return ConditionValue("Unknown", Reason.CLASS_NOT_FOUND.code, problem)
     if rate is None or rate.feasible is None or not rate.binding:
-        return ConditionValue("Unknown", Outcome.UNSIZED.reason, problem or Finding(Outcome.UNSIZED))
+        return ConditionValue("Unknown", Reason.UNSIZED.code, problem or Explanation(Reason.UNSIZED))
     if not rate.feasible:
         is_ttft = rate.binding == "TTFT"
-        outcome = Outcome.TTFT_UNREACHABLE if is_ttft else Outcome.ITL_UNREACHABLE
+        outcome = Reason.TTFT_UNREACHABLE if is_ttft else Reason.ITL_UNREACHABLE
         target, best = (service.ttft, rate.best_ttft) if is_ttft else (service.itl, rate.best_itl)
-        return ConditionValue.of("False", Finding(outcome, target=target, best=best, where=service.where))
+        return ConditionValue.of("False", Explanation(outcome, target=target, best=best, where=service.where))
     if rate.assumed_sizes:
-        return ConditionValue.of("Unknown", Finding(Outcome.FEASIBILITY_WITHOUT_SIZES))
+        return ConditionValue.of("Unknown", Explanation(Reason.FEASIBILITY_WITHOUT_SIZES))
     if rate.eased:
         is_ttft = service.ttft > 0 and service.ttft < NEAREST * rate.best_ttft
-        outcome = Outcome.TTFT_ONLY_IDLE if is_ttft else Outcome.ITL_ONLY_IDLE
+        outcome = Reason.TTFT_ONLY_IDLE if is_ttft else Reason.ITL_ONLY_IDLE
         target, best = (service.ttft, rate.best_ttft) if is_ttft else (service.itl, rate.best_itl)
         facts = {"target": target, "best": best, "sized": NEAREST * best, "where": service.where}
-        return ConditionValue.of("False", Finding(outcome, **facts))
-    return ConditionValue.of("True", Finding(Outcome.TARGETS_REACHABLE, **_targets(service)))
+        return ConditionValue.of("False", Explanation(outcome, **facts))
+    return ConditionValue.of("True", Explanation(Reason.TARGETS_REACHABLE, **_targets(service)))
 
 
 def _targets(service: ServiceClass) -> dict[str, str]:
@@ -69,8 +69,8 @@ def profile_drift(seen: Observation, rate: Rate | None) -> ConditionValue | None
     before = next((c.status for c in seen.variant.conditions if c.type == PROFILE_DRIFT), None)
     furthest = max(max(factor, 1 / factor) for factor in (ttft, itl))
     if furthest > (STILL_DRIFTED if before == "True" else DRIFTED):
-        return ConditionValue.of("True", Finding(Outcome.PROFILE_DRIFTED, ttft=ttft, itl=itl))
-    return None if before is None else ConditionValue.of("False", Finding(Outcome.PROFILE_HOLDS, ttft=ttft, itl=itl))
+        return ConditionValue.of("True", Explanation(Reason.PROFILE_DRIFTED, ttft=ttft, itl=itl))
+    return None if before is None else ConditionValue.of("False", Explanation(Reason.PROFILE_HOLDS, ttft=ttft, itl=itl))
 
 
 def capacity_limited(sized: Sized, limits: bool) -> ConditionValue | None:
@@ -84,13 +84,13 @@ def capacity_limited(sized: Sized, limits: bool) -> ConditionValue | None:
     if sized.shortage is not None:
         return shortage_value(sized.shortage)
     if limits:
-        return ConditionValue.of("False", Finding(Outcome.ENOUGH_ACCELERATORS))
+        return ConditionValue.of("False", Explanation(Reason.ENOUGH_ACCELERATORS))
     before = next((c for c in sized.seen.variant.conditions if c.type == CAPACITY_LIMITED), None)
     if before is None:
         return None
     if before.reason in (AT_MAXIMUM, NOT_STARTING) or before.message == SUFFICIENT.message:
         return SUFFICIENT
-    return ConditionValue.of("False", Finding(Outcome.LIMITER_DISABLED))
+    return ConditionValue.of("False", Explanation(Reason.LIMITER_DISABLED))
 
 
 def current_allocation(seen: Observation) -> CurrentAllocation | None:

@@ -49,16 +49,9 @@ def with_corrections(rate: Rate, settings: FleetSettings) -> Rate:
     return rate._replace(ttft_factor=factors[0], itl_factor=factors[1])
 
 
-def steady(
-    seen: Observation, performance: Sequence[PodPerformance], settings: FleetSettings, now: float
-) -> bool:
+def steady(seen: Observation, performance: Sequence[PodPerformance], settings: FleetSettings, now: float) -> bool:
     """Return whether what was measured over the window comes from the present replicas, and from enough requests."""
-    if (
-        seen.pending
-        or seen.surge
-        or not seen.current
-        or (seen.desired is not None and seen.desired != seen.current)
-    ):
+    if seen.pending or seen.surge or not seen.current or (seen.desired is not None and seen.desired != seen.current):
         return False
     if any(pod.ready_since is None or now - pod.ready_since < settings.load_window for pod in seen.pods):
         return False
@@ -88,9 +81,7 @@ def mean(pods: Sequence[PodPerformance], field: str) -> float | None:
     return fsum(count * value for count, value in known) / total if total else None
 
 
-def learn(
-    forecasts: Sequence[tuple[Group, LoadForecast]], settings: FleetSettings, now: float
-) -> list[LoadForecast]:
+def learn(forecasts: Sequence[tuple[Group, LoadForecast]], settings: FleetSettings, now: float) -> list[LoadForecast]:
     """Return the forecasts with corrections moved for variants in steady state; one vectorized prediction for all."""
     places: list[tuple[int, str]] = []
     rows: list[Row] = []

@@ -14,12 +14,12 @@ from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast
 from modelyard.autoscaling.variants.slo import feedback
 from modelyard.autoscaling.variants.slo.aim import attain
-from modelyard.autoscaling.variants.slo.load import Measured, measure_load
+from modelyard.autoscaling.variants.slo.load import MeasuredLoad, measure_load
 from modelyard.autoscaling.variants.slo.outlook import Outlook, look_ahead
 from modelyard.autoscaling.variants.slo.sizing import size_all, size_rows
 
-Measure = Callable[[Group, Sequence[Group], Performances, Fleet, FleetSettings], Measured]
-Size = Callable[[Sequence[Measured], FleetSettings, float], Sequence[LoadForecast | str]]
+Measure = Callable[[Group, Sequence[Group], Performances, Fleet, FleetSettings], MeasuredLoad]
+Size = Callable[[Sequence[MeasuredLoad], FleetSettings, float], Sequence[LoadForecast | str]]
 
 
 class Forecasting(NamedTuple):
@@ -47,7 +47,7 @@ def forecast_loads(
         serving.setdefault((group.namespace, group.model_id), []).append(group)
     for compatibility, forecasting in forecastings.items():
         places: list[int] = []
-        measured: list[Measured] = []
+        measured: list[MeasuredLoad] = []
         for place, group in enumerate(groups):
             if group.service is None or group.compatibility is not compatibility:
                 continue
@@ -64,14 +64,14 @@ def forecast_loads(
 
 def measure(
     group: Group, together: Sequence[Group], performances: Performances, fleet: Fleet, settings: FleetSettings
-) -> Measured:
+) -> MeasuredLoad:
     """Return the load of a group, with the corrections that its variants remember."""
     measured = measure_load(group, together, performances, fleet, settings)
     rates = {name: feedback.with_corrections(rate, settings) for name, rate in measured.forecast.rates.items()}
     return measured._replace(forecast=measured.forecast._replace(rates=rates))
 
 
-def size(measured: Sequence[Measured], settings: FleetSettings, now: float) -> list[LoadForecast | str]:
+def size(measured: Sequence[MeasuredLoad], settings: FleetSettings, now: float) -> list[LoadForecast | str]:
     """Return the forecast of each group, or what failed."""
     forecasts = [one.forecast for one in measured]
     if settings.feedback:
@@ -89,7 +89,7 @@ def size(measured: Sequence[Measured], settings: FleetSettings, now: float) -> l
     return result
 
 
-def _with_feedback(measured: Sequence[Measured], settings: FleetSettings, now: float) -> list[LoadForecast]:
+def _with_feedback(measured: Sequence[MeasuredLoad], settings: FleetSettings, now: float) -> list[LoadForecast]:
     pairs = [(one.group, one.forecast) for one in measured]
     try:
         return feedback.learn(pairs, settings, now)

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.outcomes import Finding, Outcome
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, Rate, RequestSizes
 from modelyard.autoscaling.variants.headroom import NONE, plan_ahead
-from modelyard.autoscaling.variants.observation import Observation
 from modelyard.metrics.values import ModelLoad, Signals, SizeBuckets
 
 _MOVED = 0.1
@@ -30,7 +29,7 @@ QUIET = 1e-6
 """Requests per second below which nothing arrives."""
 
 
-class Measured(NamedTuple):
+class MeasuredLoad(NamedTuple):
     """The load of a group as it was measured.
 
     ``history`` is (time, requests per second) of the whole model, ``sizes_seen`` (time, prompt, output) mean tokens of
@@ -48,9 +47,7 @@ class Measured(NamedTuple):
 def unsized(group: Group) -> dict[str, Rate]:
     """Return the rates of a group before anything is known of them, by variant name."""
     return {
-        seen.name: Rate(seen.objective, seen.objective.memory)
-        for seen in group.variants
-        if seen.objective is not None
+        seen.name: Rate(seen.objective, seen.objective.memory) for seen in group.variants if seen.objective is not None
     }
 
 
@@ -73,7 +70,7 @@ def completions(group: Group, performances: Performances, window: float) -> floa
 
 def measure_load(
     group: Group, together: Sequence[Group], performances: Performances, fleet: Fleet, settings: FleetSettings
-) -> Measured:
+) -> MeasuredLoad:
     """Return load, sizes and idleness of a group with targets; ``together`` are all groups of its model."""
     signals, now, window = fleet.signals, fleet.now, settings.load_window
     place = group.namespace, group.model_id
@@ -98,7 +95,9 @@ def measure_load(
         full_window=_full_window(group, model.history if model is not None else (), window, now),
         rates=rates,
     )
-    measured = Measured(group, forecast, buckets=signals.sizes.get(place, SizeBuckets()), share=1.0 if share is None else share)
+    measured = MeasuredLoad(
+        group, forecast, buckets=signals.sizes.get(place, SizeBuckets()), share=1.0 if share is None else share
+    )
     if load is None or model is None:
         return measured
     return measured._replace(history=model.history, sizes_seen=model.sizes)
@@ -111,14 +110,14 @@ def _share(
     signals: Signals,
     performances: Performances,
     window: float,
-) -> tuple[float | None, Finding | None]:
+) -> tuple[float | None, Explanation | None]:
     """Return the group's part of the model's load, or why the load is not known."""
     if signals.error is not None:
-        return None, Finding(Outcome.LOAD_UNREADABLE, error=signals.error)
+        return None, Explanation(Reason.LOAD_UNREADABLE, error=signals.error)
     if model is None or model.arrivals is None or not abs(model.arrivals) < BELIEVABLE:
-        return None, Finding(Outcome.LOAD_UNKNOWN, model=group.name)
+        return None, Explanation(Reason.LOAD_UNKNOWN, model=group.name)
     part = _part(group, together, performances, window)
-    return part, Finding(Outcome.LOAD_NOT_DIVISIBLE, model=group.name) if part is None else None
+    return part, Explanation(Reason.LOAD_NOT_DIVISIBLE, model=group.name) if part is None else None
 
 
 def _part(group: Group, together: Sequence[Group], performances: Performances, window: float) -> float | None:

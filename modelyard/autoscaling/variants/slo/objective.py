@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.fleet import SLOSpec
 from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.outcomes import Finding, Parts
+from modelyard.autoscaling.reasons import Explanation, Parts
 from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.profile import Profile
 from modelyard.metrics.values import PodPerformance
@@ -17,8 +17,8 @@ class Objective(NamedTuple):
     """Service class, price and profile of one variant.
 
     ``spec`` is ``None`` for a variant in saturation form, ``cost`` that of one replica per hour. ``problem`` says why
-    the variant cannot be sized; then saturation alone decides about it. ``learnt`` says from what the profile was learnt
-    where it is not the variant's own.
+    the variant cannot be sized; then saturation alone decides about it. ``learnt`` says from what the profile was
+    learnt where it is not the variant's own.
     """
 
     spec: SLOSpec | None
@@ -26,9 +26,9 @@ class Objective(NamedTuple):
     memory: SLOMemory
     performance: Sequence[PodPerformance] = ()
     profile: Profile | None = None
-    profile_problem: Finding | None = None
+    profile_problem: Explanation | None = None
     service: ServiceClass | None = None
-    problem: Finding | Parts | None = None
+    problem: Explanation | Parts | None = None
     unit_cost: float | None = None
-    price_problem: Finding | None = None
-    learnt: Finding | None = None
+    price_problem: Explanation | None = None
+    learnt: Explanation | None = None

@@ -11,8 +11,7 @@ from zlib import crc32
 
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.sizing.learning import LEAST, LearntSpeed, observe
-from modelyard.autoscaling.sizing.learning import Observation as Observed
+from modelyard.autoscaling.sizing.learning import LEAST, LearntSpeed, SpeedObservation, observe
 from modelyard.autoscaling.sizing.stalls import sizes_of
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean
@@ -30,9 +29,7 @@ def known(memory: SLOMemory) -> LearntSpeed:
     return LearntSpeed(*memory.speed) if memory.speed is not None else LearntSpeed()
 
 
-def learn(
-    seen: Observation, objective: Objective, prompts: Buckets, settings: FleetSettings, now: float
-) -> SLOMemory:
+def learn(seen: Observation, objective: Objective, prompts: Buckets, settings: FleetSettings, now: float) -> SLOMemory:
     """Return the memory with an observation, when it is the variant's turn and its last minutes were calm.
 
     ``prompts`` is the histogram of its model's prompt sizes.
@@ -43,14 +40,14 @@ def learn(
         return memory
     if not calm(seen, performance, settings, now):
         return memory
-    prompt, output, ttft, itl = (
-        mean(performance, f"steady_{field}") for field in ("prompt", "output", "ttft", "itl")
-    )
+    prompt, output, ttft, itl = (mean(performance, f"steady_{field}") for field in ("prompt", "output", "ttft", "itl"))
     rates = [signal.completed_rate for signal, _ in seen.units if signal.completed_rate is not None]
     if prompt is None or output is None or ttft is None or itl is None or not rates:
         return memory
     before = known(memory)
-    after = observe(before, Observed(sum(rates) / len(rates), prompt, output, ttft, itl), sizes_of(prompts, prompt))
+    after = observe(
+        before, SpeedObservation(sum(rates) / len(rates), prompt, output, ttft, itl), sizes_of(prompts, prompt)
+    )
     old, new = before.speed, after.speed
     if old is None or new is None or before.seen < FIRST or after.seen < before.seen or _moved(old, new):
         return memory.model_copy(update={"speed": tuple(float(f"{value:.6g}") for value in after)})

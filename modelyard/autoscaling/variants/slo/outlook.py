@@ -11,7 +11,7 @@ from math import ceil
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Alternative, Prediction
-from modelyard.autoscaling.outcomes import Finding, Outcome, Parts
+from modelyard.autoscaling.reasons import Explanation, Parts, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand
 from modelyard.autoscaling.variants.proposal import Sized
@@ -34,7 +34,7 @@ class Mix(NamedTuple):
     """One way to size a group; ``rows`` are (variant, its replicas, index into the predictions)."""
 
     replicas: Mapping[str, int]
-    note: Finding | None
+    note: Explanation | None
     chosen: bool
     rows: Sequence[tuple[str, int, int]]
 
@@ -51,9 +51,7 @@ def look_ahead(models: Sequence[Model], settings: FleetSettings) -> Outlook:
         if forecast is None or service is None or not is_foreseeable(forecast):
             continue
         chosen = {
-            seen.name: variants[seen.key].replicas or 0
-            for seen in demand.variants
-            if forecast.rates[seen.name].known
+            seen.name: variants[seen.key].replicas or 0 for seen in demand.variants if forecast.rates[seen.name].known
         }
         mixes = [mix_of(forecast, *mix, rows) for mix in _mixes(chosen, forecast)]
         plans.append(((demand, variants), forecast, service, mixes))
@@ -73,14 +71,12 @@ def is_foreseeable(forecast: LoadForecast) -> bool:
     return forecast.load is not None and forecast.sizes is not None and forecast.sizes.output >= 1
 
 
-def _mixes(
-    chosen: dict[str, int], forecast: LoadForecast
-) -> Iterator[tuple[dict[str, int], Finding | None, bool]]:
+def _mixes(chosen: dict[str, int], forecast: LoadForecast) -> Iterator[tuple[dict[str, int], Explanation | None, bool]]:
     if not chosen:
         return
     yield chosen, None, True
     by_cost = sorted(chosen, key=lambda name: (forecast.rates[name].cost, name))
-    yield {**chosen, by_cost[0]: chosen[by_cost[0]] + 1}, Finding(Outcome.ONE_MORE), False
+    yield {**chosen, by_cost[0]: chosen[by_cost[0]] + 1}, Explanation(Reason.ONE_MORE), False
     dearest = next((name for name in reversed(by_cost) if chosen[name]), None)
     if dearest is not None and sum(chosen.values()) > 1:
         yield {**chosen, dearest: chosen[dearest] - 1}, None, False
@@ -90,11 +86,11 @@ def _mixes(
             alone = max(1, ceil(forecast.planned * (1 - 1e-9) / forecast.rates[name].rate))
             mix = {**dict.fromkeys(chosen, 0), name: alone}
             if mix != chosen:
-                yield mix, Finding(Outcome.ALONE, name=name), False
+                yield mix, Explanation(Reason.ALONE, name=name), False
 
 
 def mix_of(
-    forecast: LoadForecast, replicas: Mapping[str, int], note: Finding | None, chosen: bool, rows: list[Row]
+    forecast: LoadForecast, replicas: Mapping[str, int], note: Explanation | None, chosen: bool, rows: list[Row]
 ) -> Mix:
     """Return one way to size a group; what is to be predicted for it is added to ``rows``."""
     assert forecast.sizes is not None
@@ -150,12 +146,12 @@ def _alternative(
     )
 
 
-def _why_not(expected: Expected, supply: float, forecast: LoadForecast, service: ServiceClass) -> Finding | None:
+def _why_not(expected: Expected, supply: float, forecast: LoadForecast, service: ServiceClass) -> Explanation | None:
     if expected.utilisation is None:
-        return Finding(Outcome.OVERLOADED) if forecast.load else None
+        return Explanation(Reason.OVERLOADED) if forecast.load else None
     for name, value, target in (("TTFT", expected.ttft, service.ttft), ("ITL", expected.itl, service.itl)):
         if target and (value or 0.0) > target * 1.001:
-            return Finding(Outcome.ABOVE_TARGET, latency=name, expected=value, target=target)
+            return Explanation(Reason.ABOVE_TARGET, latency=name, expected=value, target=target)
     if supply < forecast.planned * (1 - 1e-9):
-        return Finding(Outcome.WOULD_CARRY_LESS, supply=supply, planned=forecast.planned)
-    return Finding(Outcome.WOULD_CARRY, supply=supply) if forecast.planned else None
+        return Explanation(Reason.WOULD_CARRY_LESS, supply=supply, planned=forecast.planned)
+    return Explanation(Reason.WOULD_CARRY, supply=supply) if forecast.planned else None

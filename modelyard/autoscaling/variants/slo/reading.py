@@ -13,7 +13,7 @@ from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.fleet import Fleet, SLOSpec
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
-from modelyard.autoscaling.outcomes import Finding, Outcome, Parts
+from modelyard.autoscaling.reasons import Explanation, Parts, Reason
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.sizing.learning import LEAST
 from modelyard.autoscaling.variants.attribution import Performances
@@ -59,11 +59,9 @@ def read_objectives(
         try:
             result.append(_with_objective(seen, start, costs, classes, fleet, settings))
         except Exception as error:  # this variant's alone
-            problem = Finding(Outcome.OBJECTIVE_UNREADABLE, error=f"{type(error).__name__}: {error}")
+            problem = Explanation(Reason.OBJECTIVE_UNREADABLE, error=f"{type(error).__name__}: {error}")
             result.append(seen._replace(objective=start._replace(problem=problem)))
-    look_alikes = slo_look_alikes(
-        fleet.config_maps, settings, {seen.key.namespace for seen in variants}, classes.used
-    )
+    look_alikes = slo_look_alikes(fleet.config_maps, settings, {seen.key.namespace for seen in variants}, classes.used)
     return result, [*costs.notices, *classes.notices, *look_alikes]
 
 
@@ -103,9 +101,7 @@ def _performance(seen: Observation, performances: Performances) -> list[PodPerfo
     return [pod for pod in reported if pod is not None]
 
 
-def _by_model(
-    seen: Observation, start: Objective, classes: ServiceClasses, settings: FleetSettings
-) -> Objective:
+def _by_model(seen: Observation, start: Objective, classes: ServiceClasses, settings: FleetSettings) -> Objective:
     """Return the class that has a model in saturation form, else the fleet's targets."""
     variant = seen.variant
     service = classes.resolve(variant.key.namespace, NOBODY, variant.model_id, by_reference=False).service
@@ -124,10 +120,10 @@ def _learnt(seen: Observation, objective: Objective, fleet: Fleet, settings: Fle
     if known.speed is None:
         if objective.profile is not None:
             return objective
-        return objective._replace(problem=Finding(Outcome.NOT_LEARNT, seen=known.seen, least=LEAST))
+        return objective._replace(problem=Explanation(Reason.NOT_LEARNT, seen=known.seen, least=LEAST))
     alpha, beta, _, delta = known.speed
     batch = objective.profile.max_batch if objective.profile is not None else BATCH
-    learnt = Finding(Outcome.PROFILE_LEARNT, alpha=alpha, beta=beta, delta=delta)
+    learnt = Explanation(Reason.PROFILE_LEARNT, alpha=alpha, beta=beta, delta=delta)
     return objective._replace(profile=Profile(*known.speed, batch), learnt=learnt)
 
 
@@ -137,21 +133,21 @@ def _by_spec(
     variant, reading = seen.variant, seen.handling.reading
     namespace, model = variant.key.namespace, variant.model_id
     notices: list[Notice] = []
-    profile, problems = None, list[Finding]()
+    profile, problems = None, list[Explanation]()
     try:
         profile = parse_profile(spec)
     except ProfileInvalid as error:
-        problems.append(Finding(Outcome.PROFILE_INVALID, problem=error))
+        problems.append(Explanation(Reason.PROFILE_INVALID, problem=error))
     profile_problem = problems[0] if problems else None
     resolved = classes.resolve(namespace, spec, model, reading.class_by_reference)
     if resolved.service is None:
-        problems.append(Finding(Outcome.CLASS_NOT_FOUND, problem=resolved.note))
+        problems.append(Explanation(Reason.CLASS_NOT_FOUND, problem=resolved.note))
     elif resolved.note:
         notices.append(Notice("SLOClassNotFound", resolved.note, "Warning"))
     unit_cost, price_problem = costs.price(namespace, spec.accelerator), None
     if unit_cost is None:
-        price_problem = Finding(
-            Outcome.PRICE_MISSING, source=costs.source, accelerator=spec.accelerator, cost=variant.cost
+        price_problem = Explanation(
+            Reason.PRICE_MISSING, source=costs.source, accelerator=spec.accelerator, cost=variant.cost
         )
         if reading.needs_price and not problems:
             problems.append(price_problem)

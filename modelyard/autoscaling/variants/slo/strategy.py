@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.outcomes import ConditionValue, Finding, Outcome, Parts
-from modelyard.autoscaling.strategy import Tick
+from modelyard.autoscaling.reasons import ConditionValue, Explanation, Parts, Reason
+from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.arbitration import arbitrate
-from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
+from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate, VariantStrategy
 from modelyard.autoscaling.variants.health import load_problem
-from modelyard.autoscaling.variants.proposal import Change, Proposal, Proposed, Tracked, Transition
+from modelyard.autoscaling.variants.proposal import Proposal, Proposed, ReplicaChange, Tracked, VariantTransition
 from modelyard.autoscaling.variants.slo.targets import GroupProposal, propose
-from modelyard.autoscaling.variants.strategy import VariantStrategy
 from modelyard.autoscaling.variants.targets import relaxed_since, with_given_up
 from modelyard.autoscaling.variants.transition import observe_transition
 
 BLIND = 2.5
 """Scale-down delays that saturation alone waits before it takes replicas from a model with targets."""
 
-FOUND = ConditionValue.of("True", Finding(Outcome.METRICS_FOUND))
+FOUND = ConditionValue.of("True", Explanation(Reason.METRICS_FOUND))
 
 
 class _Combined(NamedTuple):
@@ -47,7 +46,7 @@ class LatencyTargets:
     def __init__(self, reactive: VariantStrategy) -> None:
         self._reactive = reactive
 
-    def propose(self, demand: ModelDemand, tick: Tick) -> Proposal:
+    def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
         """Return a target for every variant of the group."""
         settings, now = tick.settings, tick.now
         forecast = demand.model_forecast
@@ -62,11 +61,11 @@ class LatencyTargets:
         ]
         safe = saturation.scale_down_safe if blind is None else None
         if forecast.sizes is None and not forecast.idle:
-            why = Finding(
-                Outcome.FORECAST_SIZES_UNKNOWN, least=settings.min_completions, window=settings.load_window
+            why = Explanation(
+                Reason.FORECAST_SIZES_UNKNOWN, least=settings.min_completions, window=settings.load_window
             )
             proposal = GroupProposal({v.name: v.base for v in transitions}, why)
-            metrics = ConditionValue.of("False", Finding(Outcome.SIZES_MISSING, finding=why))
+            metrics = ConditionValue.of("False", Explanation(Reason.SIZES_MISSING, finding=why))
         else:
             proposal = propose(demand, transitions, settings, now, safe)
             metrics = FOUND
@@ -79,12 +78,12 @@ class LatencyTargets:
         )
 
 
-def _transition(proposed: Proposed) -> Transition:
+def _transition(proposed: Proposed) -> VariantTransition:
     assert proposed.transition is not None
     return proposed.transition
 
 
-def _combine(variant: Transition, demand: ModelDemand, group: _Combined) -> Proposed:
+def _combine(variant: VariantTransition, demand: ModelDemand, group: _Combined) -> Proposed:
     proposal, base = group.proposal, variant.base
     wanted = proposal.replicas.get(variant.name, base)
     reactive = group.reactive[variant.name] if group.reactive is not None else None
@@ -92,26 +91,26 @@ def _combine(variant: Transition, demand: ModelDemand, group: _Combined) -> Prop
     result = arbitrate(base, asked, wanted, group.safe)
     rate = group.forecast.rates[variant.name]
     override = result.why if result.overridden else proposal.overridden.get(variant.name)
-    steps: list[Change] = []
+    steps: list[ReplicaChange] = []
     if reactive is not None:
-        steps.append(Change("saturation", base, asked, reactive.reason))
-    forecast = Finding(Outcome.FORECAST_SAYS, reason=proposal.why.reason, forecast=proposal.why)
-    steps.append(Change("forecast", base, wanted, forecast))
+        steps.append(ReplicaChange("saturation", base, asked, reactive.reason))
+    forecast = Explanation(Reason.FORECAST_SAYS, code=proposal.why.code, forecast=proposal.why)
+    steps.append(ReplicaChange("forecast", base, wanted, forecast))
     if asked != wanted or result.overridden:
-        steps.append(Change("arbitration", wanted, result.target, result.why))
+        steps.append(ReplicaChange("arbitration", wanted, result.target, result.why))
     follows_saturation = result.target == asked != wanted and not result.overridden
-    reason = reactive.reason if follows_saturation and reactive is not None else proposal.why.reason
+    reason = reactive.reason if follows_saturation and reactive is not None else proposal.why.code
     if result.overridden:
-        reason = Outcome.SHRINK_BLOCKED.reason
+        reason = Reason.SHRINK_BLOCKED.code
     load, sizing = load_text(group.forecast), sizing_text(rate)
-    why = [proposal.why, load] if proposal.why.outcome is Outcome.LAST_REPLICA else [load, sizing, proposal.why]
+    why = [proposal.why, load] if proposal.why.reason is Reason.LAST_REPLICA else [load, sizing, proposal.why]
     if reactive is None:
-        why.append(Finding(Outcome.WITHOUT_SATURATION, why=group.blind))
+        why.append(Explanation(Reason.WITHOUT_SATURATION, why=group.blind))
     elif follows_saturation or override is not None:
         verdict = override if override is not None and not follows_saturation else result.why
-        why.append(Finding(Outcome.ARBITRATED, why=verdict, saturation=reactive.why))
+        why.append(Explanation(Reason.ARBITRATED, why=verdict, saturation=reactive.why))
     else:
-        why.append(Finding(Outcome.SATURATION_SAYS, reason=reactive.reason))
+        why.append(Explanation(Reason.SATURATION_SAYS, code=reactive.reason))
     tracked = reactive.tracked if reactive is not None else Tracked(variant.since, variant.heading)
     return Proposed(
         result.target,
@@ -127,14 +126,14 @@ def _combine(variant: Transition, demand: ModelDemand, group: _Combined) -> Prop
     )
 
 
-def _saturation_alone(demand: ModelDemand, forecast: LoadForecast, saturation: Proposal, tick: Tick) -> Proposal:
+def _saturation_alone(demand: ModelDemand, forecast: LoadForecast, saturation: Proposal, tick: TickContext) -> Proposal:
     metrics = load_problem(demand, tick.signals, tick.now, tick.settings.stale_after)
     if saturation.invalid is not None:
         return saturation
     if saturation.problem is not None:
         return Proposal(problem=metrics)
     held = _held_unseen(demand, saturation.variants, tick)
-    alone = Finding(Outcome.SATURATION_ALONE, load=forecast.problem)
+    alone = Explanation(Reason.SATURATION_ALONE, load=forecast.problem)
     variants: dict[str, Proposed] = {}
     for name, proposed in held.items():
         why = Parts((alone, *proposed.why))
@@ -143,7 +142,7 @@ def _saturation_alone(demand: ModelDemand, forecast: LoadForecast, saturation: P
     return saturation._replace(variants=variants)
 
 
-def _held_unseen(demand: ModelDemand, variants: Mapping[str, Proposed], tick: Tick) -> Mapping[str, Proposed]:
+def _held_unseen(demand: ModelDemand, variants: Mapping[str, Proposed], tick: TickContext) -> Mapping[str, Proposed]:
     """Saturation knows nothing of latency targets: what it would give up while the load is not known waits longer."""
     bases = {name: _transition(proposed).base for name, proposed in variants.items()}
     if not any((proposed.replicas or 0) < bases[name] for name, proposed in variants.items()):
@@ -152,11 +151,11 @@ def _held_unseen(demand: ModelDemand, variants: Mapping[str, Proposed], tick: Ti
     since = relaxed_since(demand.variants, tick.now)
     if tick.now - since >= delay:
         return variants
-    why = Finding(Outcome.SHRINK_DELAYED_UNSEEN, delay=delay)
+    why = Explanation(Reason.SHRINK_DELAYED_UNSEEN, delay=delay)
     return {
         name: proposed._replace(
             replicas=max(proposed.replicas or 0, bases[name]),
-            reason=why.reason,
+            reason=why.code,
             why=Parts((why, *proposed.why)),
             tracked=proposed.tracked._replace(relax_since=since),
         )
@@ -164,7 +163,7 @@ def _held_unseen(demand: ModelDemand, variants: Mapping[str, Proposed], tick: Ti
     }
 
 
-def sizing_text(rate: Rate) -> Finding | None:
+def sizing_text(rate: Rate) -> Explanation | None:
     """Return what one replica can take, and why not more."""
     service = rate.objective.service
     if not rate.known or service is None:
@@ -174,25 +173,23 @@ def sizing_text(rate: Rate) -> Finding | None:
     )
     within = f" within {targets} ({service.name})" if targets else f" ({service.name}: no latency target)"
     if rate.attains is not None:
-        return Finding(Outcome.TAKES_FOR_SHARE, rate=rate.rate, within=within, share=rate.attains)
+        return Explanation(Reason.TAKES_FOR_SHARE, rate=rate.rate, within=within, share=rate.attains)
     if rate.eased:
-        return Finding(Outcome.TAKES_AT_EASED_TARGET, rate=rate.rate, within=within)
+        return Explanation(Reason.TAKES_AT_EASED_TARGET, rate=rate.rate, within=within)
     if rate.feasible is False:
-        return Finding(Outcome.TAKES_AT_NEAREST_TARGET, rate=rate.rate, within=within)
-    return Finding(
-        Outcome.TAKES, rate=rate.rate, within=within, binding=rate.binding, utilisation=rate.utilisation
-    )
+        return Explanation(Reason.TAKES_AT_NEAREST_TARGET, rate=rate.rate, within=within)
+    return Explanation(Reason.TAKES, rate=rate.rate, within=within, binding=rate.binding, utilisation=rate.utilisation)
 
 
-def load_text(forecast: LoadForecast) -> Finding | None:
+def load_text(forecast: LoadForecast) -> Explanation | None:
     """Return the load a group was sized for."""
     if forecast.load is None:
         return None
     sizes: object = ""
     if forecast.sizes is not None and not forecast.idle:
-        outcome = Outcome.OF_SIZE if forecast.sizes.measured else Outcome.OF_REMEMBERED_SIZE
-        sizes = Finding(outcome, prompt=forecast.sizes.prompt, output=forecast.sizes.output)
-    basis: object = "" if forecast.basis is None else Finding(Outcome.BASIS, basis=forecast.basis)
+        outcome = Reason.OF_SIZE if forecast.sizes.measured else Reason.OF_REMEMBERED_SIZE
+        sizes = Explanation(outcome, prompt=forecast.sizes.prompt, output=forecast.sizes.output)
+    basis: object = "" if forecast.basis is None else Explanation(Reason.BASIS, basis=forecast.basis)
     if forecast.idle:
-        return Finding(Outcome.NO_REQUESTS, sizes=sizes, basis=basis)
-    return Finding(Outcome.LOAD, load=forecast.load, sizes=sizes, basis=basis)
+        return Explanation(Reason.NO_REQUESTS, sizes=sizes, basis=basis)
+    return Explanation(Reason.LOAD, load=forecast.load, sizes=sizes, basis=basis)

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing import Demand, Option, cover
-from modelyard.autoscaling.outcomes import Finding, Listing, Outcome
+from modelyard.autoscaling.reasons import Explanation, JoinedTexts, Reason
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.demand import ModelDemand, Rate
-from modelyard.autoscaling.variants.proposal import Transition
+from modelyard.autoscaling.variants.proposal import VariantTransition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
 from modelyard.autoscaling.variants.shortage import shortage_of
 from modelyard.autoscaling.variants.slo.load import QUIET
@@ -36,14 +36,14 @@ class GroupProposal(NamedTuple):
     """
 
     replicas: Mapping[str, int]
-    why: Finding
+    why: Explanation
     wanted: Mapping[str, int] | None = None
     relax_since: float | None = None
-    shortages: Mapping[str, Finding] = {}
-    overridden: Mapping[str, Finding] = {}
+    shortages: Mapping[str, Explanation] = {}
+    overridden: Mapping[str, Explanation] = {}
 
 
-def option_of(variant: Transition, rate: Rate, retry: bool = False) -> Option:
+def option_of(variant: VariantTransition, rate: Rate, retry: bool = False) -> Option:
     """Return what the covering may do with the replicas that can be counted on.
 
     A variant that did not get the pods it was to have does not grow; with ``retry`` one does of which others serve.
@@ -61,7 +61,7 @@ def option_of(variant: Transition, rate: Rate, retry: bool = False) -> Option:
     return Option(variant.name, per_replica, rate.cost, seen.pool, seen.gpus, lower, upper, existing)
 
 
-def covering(demand: ModelDemand, variants: Sequence[Transition], load: float, penalty: float) -> dict[str, int]:
+def covering(demand: ModelDemand, variants: Sequence[VariantTransition], load: float, penalty: float) -> dict[str, int]:
     """Return the cheapest replicas for a load, those that are lost included.
 
     A model that runs keeps one replica, idleness is judged elsewhere.
@@ -84,7 +84,11 @@ def covering(demand: ModelDemand, variants: Sequence[Transition], load: float, p
 
 
 def propose(
-    demand: ModelDemand, transitions: Sequence[Transition], settings: FleetSettings, now: float, safe: bool | None
+    demand: ModelDemand,
+    transitions: Sequence[VariantTransition],
+    settings: FleetSettings,
+    now: float,
+    safe: bool | None,
 ) -> GroupProposal:
     """Return what the forecast asks for.
 
@@ -95,11 +99,9 @@ def propose(
     base = {v.name: v.base for v in transitions}
     # Without load there is nothing to divide: then rates need not be known.
     needless = forecast.sizes is None and forecast.idle
-    variants = [
-        v for v in transitions if rates[v.name].objective.problem is None and (needless or rates[v.name].known)
-    ]
+    variants = [v for v in transitions if rates[v.name].objective.problem is None and (needless or rates[v.name].known)]
     if not variants:
-        return GroupProposal(base, Finding(Outcome.NOT_SIZED), {})
+        return GroupProposal(base, Explanation(Reason.NOT_SIZED), {})
     supply = sum(rates[v.name].rate * (v.base - v.lost) for v in variants if v.base) if planned > 0 else 0.0
     penalty = settings.transition_penalty
     if supply < planned * (1 - 1e-9):
@@ -116,7 +118,7 @@ def propose(
 
 def _grow(
     demand: ModelDemand,
-    variants: Sequence[Transition],
+    variants: Sequence[VariantTransition],
     base: dict[str, int],
     wanted: dict[str, int],
     supply: float,
@@ -135,15 +137,15 @@ def _grow(
             lambda seen: rates[seen.name].cost,
             why,
         )
-        at_maximum = Finding(Outcome.FORECAST_AT_MAXIMUM, supply=supply, why=why)
+        at_maximum = Explanation(Reason.FORECAST_AT_MAXIMUM, supply=supply, why=why)
         shortages = {v.name: shortage for v in variants} if shortage is not None else {}
         return GroupProposal(replicas, at_maximum, wanted, shortages=shortages)
     rising = supply >= (forecast.load or 0.0) * (1 - 1e-9)
-    outcome = Outcome.FORECAST_RISING if rising else Outcome.FORECAST_ABOVE_CAPACITY
-    return GroupProposal(replicas, Finding(outcome, supply=supply, moves=moves_of(variants, targets)), wanted)
+    outcome = Reason.FORECAST_RISING if rising else Reason.FORECAST_ABOVE_CAPACITY
+    return GroupProposal(replicas, Explanation(outcome, supply=supply, moves=moves_of(variants, targets)), wanted)
 
 
-def up_to(variant: Transition, wanted: int, settings: FleetSettings) -> int:
+def up_to(variant: VariantTransition, wanted: int, settings: FleetSettings) -> int:
     """Return as many as the load demands, bounded per decision: by the number of steps or the factor, the larger.
 
     And bounded to two decisions ahead of what is ready: a measurement that went wrong stays so for a whole window,
@@ -168,8 +170,8 @@ def up_to(variant: Transition, wanted: int, settings: FleetSettings) -> int:
 
 def _relax(
     demand: ModelDemand,
-    transitions: Sequence[Transition],
-    variants: Sequence[Transition],
+    transitions: Sequence[VariantTransition],
+    variants: Sequence[VariantTransition],
     base: dict[str, int],
     wanted: Mapping[str, int],
     settings: FleetSettings,
@@ -189,14 +191,14 @@ def _relax(
         if moving is not None:
             return GroupProposal(base, describe_transition(moving))
         last = forecast.idle and sum(base.values()) == 1 and not demand.zero.enabled
-        return GroupProposal(base, Finding(Outcome.LAST_REPLICA if last else Outcome.FORECAST_STEADY))
+        return GroupProposal(base, Explanation(Reason.LAST_REPLICA if last else Reason.FORECAST_STEADY))
     if not forecast.full_window:
-        return GroupProposal(base, Finding(Outcome.WARM_UP, window=settings.load_window))
+        return GroupProposal(base, Explanation(Reason.WARM_UP, window=settings.load_window))
     if (forecast.load or 0.0) <= QUIET and not forecast.idle:
-        return GroupProposal(base, Finding(Outcome.IN_FLIGHT))
+        return GroupProposal(base, Explanation(Reason.IN_FLIGHT))
     if down and safe is False:
-        overridden = {v.name: Finding(Outcome.OVERRIDDEN) for v in down}
-        return GroupProposal(base, Finding(Outcome.SHRINK_BLOCKED), overridden=overridden)
+        overridden = {v.name: Explanation(Reason.OVERRIDDEN) for v in down}
+        return GroupProposal(base, Explanation(Reason.SHRINK_BLOCKED), overridden=overridden)
     since = relaxed_since(demand.variants, now)
     if moving is not None:
         return GroupProposal(base, describe_transition(moving), relax_since=since)
@@ -211,13 +213,13 @@ def _relax(
     left = delay - (now - since)
     if left > 0:
         longer = delay > settings.scale_down_delay
-        outcome = Outcome.FORECAST_DELAYED_LONGER if longer else Outcome.FORECAST_DELAYED
-        return GroupProposal(base, Finding(outcome, moves=moves, delay=delay, left=left), relax_since=since)
+        outcome = Reason.FORECAST_DELAYED_LONGER if longer else Reason.FORECAST_DELAYED
+        return GroupProposal(base, Explanation(outcome, moves=moves, delay=delay, left=left), relax_since=since)
     if up:
         replicas = base | {v.name: up_to(v, wanted[v.name], settings) for v in up}
-        return GroupProposal(replicas, Finding(Outcome.CHEAPER_MIX, moves=moves), relax_since=since)
+        return GroupProposal(replicas, Explanation(Reason.CHEAPER_MIX, moves=moves), relax_since=since)
     targets: dict[str, int] = {}
-    ignored: Finding | None = None
+    ignored: Explanation | None = None
     for v in sorted(down, key=lambda v: (rates[v.name].cost, v.name), reverse=True):
         room = v.base - wanted[v.name]
         step = min(max(budget, first_to_go(v)), room)
@@ -225,7 +227,7 @@ def _relax(
         if v.seen.mode is Mode.SIGNAL and 0 < step < least:
             step = least
             if step > room:
-                ignored = Finding(Outcome.FORECAST_BELOW_HPA_TOLERANCE, moves=moves, least=least, replicas=v.base)
+                ignored = Explanation(Reason.FORECAST_BELOW_HPA_TOLERANCE, moves=moves, least=least, replicas=v.base)
                 continue
         if step <= 0:
             break
@@ -234,17 +236,17 @@ def _relax(
     if not targets and ignored is not None:
         return GroupProposal(base, ignored, relax_since=since)
     ordered = {v.name: targets[v.name] for v in variants if v.name in targets}
-    needed = Listing(f"{name} {count}" for name, count in wanted.items())
-    shrinking = Finding(Outcome.FORECAST_SHRINKING, moves=moves_of(variants, ordered), needed=needed)
+    needed = JoinedTexts(f"{name} {count}" for name, count in wanted.items())
+    shrinking = Explanation(Reason.FORECAST_SHRINKING, moves=moves_of(variants, ordered), needed=needed)
     return GroupProposal(base | targets, shrinking, relax_since=since)
 
 
-def _why_not(variants: Sequence[Transition]) -> Listing:
+def _why_not(variants: Sequence[VariantTransition]) -> JoinedTexts:
     reasons = []
     for v in variants:
         bounds = v.seen.bounds
         if bounds.upper is not None and v.base >= bounds.upper:
-            reasons.append(Finding(Outcome.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
+            reasons.append(Explanation(Reason.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
         else:
-            reasons.append(Finding(Outcome.NOT_STARTED_OR_FAR_AHEAD, name=v.name))
-    return Listing(reasons)
+            reasons.append(Explanation(Reason.NOT_STARTED_OR_FAR_AHEAD, name=v.name))
+    return JoinedTexts(reasons)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import NamedTuple
 
-from modelyard.autoscaling.outcomes import Outcome
+from modelyard.autoscaling.reasons import Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.assessment import Assessment
@@ -79,7 +79,7 @@ class TokenAnalysis(Assessment):
     """
 
     unit = " tokens"
-    what_is_short = Outcome.SHORT_OF_TOKENS
+    what_is_short = Reason.SHORT_OF_TOKENS
     thresholds: TokenThresholds
     variants: dict[str, VariantLoad] = field(default_factory=dict)
     demand: float = 0.0

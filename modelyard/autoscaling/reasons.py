@@ -1,7 +1,7 @@
 """Every outcome of a decision: its public reason code and the text that explains it.
 
-Stages produce a ``Finding``: an outcome with labelled values. Its text is rendered when a record is made or shown, and
-nothing decides by it.
+Stages produce an ``Explanation``: a reason with labelled values. Its text is rendered when a record is made or shown,
+and nothing decides by it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from modelyard.objects.documents import counted
 
 
 @unique
-class Outcome(Enum):
-    """An outcome: ``reason`` is the CamelCase code (empty: no code of its own), ``text`` a ``str.format`` template."""
+class Reason(Enum):
+    """An outcome: ``code`` is its public CamelCase code (empty: none), ``text`` a ``str.format`` template."""
 
-    reason: str
+    code: str
     text: str
 
-    def __init__(self, reason: str, text: str) -> None:
-        self.reason = reason
+    def __init__(self, code: str, text: str) -> None:
+        self.code = code
         self.text = text
 
     # What cannot be decided on.
@@ -61,12 +61,13 @@ class Outcome(Enum):
     METRICS_STALE = "MetricsStale", "newest metrics of {model} are {age:.0f} s old, older than {limit:.0f} s"
     NO_MODEL_NAME = (
         "MetricsUnavailable",
-        "its pods report no model name, the variant says {model}; add the label model_name where Prometheus scrapes them",
+        "its pods report no model name, the variant says {model}; add the label model_name where Prometheus scrapes "
+        "them",
     )
     OTHER_MODEL_NAME = (
         "MetricsUnavailable",
-        "its pods report {names}, the variant says {model}; set spec.modelID to what the engine reports, or the engine's "
-        "--served-model-name to spec.modelID",
+        "its pods report {names}, the variant says {model}; set spec.modelID to what the engine reports, or the "
+        "engine's --served-model-name to spec.modelID",
     )
     NOT_READY = "MetricsUnavailable", "no replica of {model} is ready yet (0 of {wanted})"
     OTHER_PODS = (
@@ -75,8 +76,9 @@ class Outcome(Enum):
     )
     NO_METRICS = (
         "MetricsUnavailable",
-        "no metrics for {model}, {ready} ready: check that (1) a ServiceMonitor or PodMonitor exists for the pods, (2) its "
-        "selector matches the Service's labels, (3) the pods serve /metrics, (4) Prometheus scrapes the namespace",
+        "no metrics for {model}, {ready} ready: check that (1) a ServiceMonitor or PodMonitor exists for the pods, "
+        "(2) its selector matches the Service's labels, (3) the pods serve /metrics, (4) Prometheus scrapes the "
+        "namespace",
     )
     NO_LOAD = (
         "MetricsMissing",
@@ -136,8 +138,8 @@ class Outcome(Enum):
     PARTIAL = "PartialMetrics", "{reporting} of {ready} ready replicas report metrics: not shrinking; {analysis}"
     ENOUGH_COMING = (
         "CapacityOnItsWay",
-        "short of capacity, and enough is coming: need {wanted:.0f}{unit}, have {provided:.0f} with {coming} starting or "
-        "warming up; {analysis}",
+        "short of capacity, and enough is coming: need {wanted:.0f}{unit}, have {provided:.0f} with {coming} "
+        "starting or warming up; {analysis}",
     )
     SHORT_OF_KV_CACHE = "KvCacheSpareLow", "short of capacity ({need}): {moves}; {analysis}"
     SHORT_OF_QUEUE = "QueueSpareLow", "short of capacity ({need}): {moves}; {analysis}"
@@ -207,8 +209,8 @@ class Outcome(Enum):
     PROFILE_VALID = "ProfileValid", "the performance profile is complete"
     PROFILE_LEARNT = (
         "ProfileLearnt",
-        "learnt from what was seen of the engine: a step takes {alpha:.3g} ms, {beta:.2g} ms more with each request and "
-        "{delta:.2g} ms with each prompt token",
+        "learnt from what was seen of the engine: a step takes {alpha:.3g} ms, {beta:.2g} ms more with each request "
+        "and {delta:.2g} ms with each prompt token",
     )
     FEASIBILITY_WITHOUT_PROFILE = (
         "ProfileInvalid",
@@ -221,29 +223,29 @@ class Outcome(Enum):
     UNSIZED = "MetricsMissing", "the variant has not been sized"
     TTFT_UNREACHABLE = (
         "TargetBelowMinimumTTFT",
-        "TTFT target {target:g} ms; lowest possible on this profile {best:.4g} ms: sized for the nearest feasible target; "
-        "raise slo-ttft in {where}, or use a faster accelerator",
+        "TTFT target {target:g} ms; lowest possible on this profile {best:.4g} ms: sized for the nearest feasible "
+        "target; raise slo-ttft in {where}, or use a faster accelerator",
     )
     ITL_UNREACHABLE = (
         "TargetBelowMinimumITL",
-        "ITL target {target:g} ms; lowest possible on this profile {best:.4g} ms: sized for the nearest feasible target; "
-        "raise slo-tpot in {where}, or use a faster accelerator",
+        "ITL target {target:g} ms; lowest possible on this profile {best:.4g} ms: sized for the nearest feasible "
+        "target; raise slo-tpot in {where}, or use a faster accelerator",
     )
     TTFT_ONLY_IDLE = (
         "TargetBelowMinimumTTFT",
-        "TTFT target {target:g} ms; lowest possible on this profile {best:.4g} ms, by replicas with next to nothing to do: "
-        "sized for {sized:.4g} ms; raise slo-ttft in {where}, or use a faster accelerator",
+        "TTFT target {target:g} ms; lowest possible on this profile {best:.4g} ms, by replicas with next to nothing "
+        "to do: sized for {sized:.4g} ms; raise slo-ttft in {where}, or use a faster accelerator",
     )
     ITL_ONLY_IDLE = (
         "TargetBelowMinimumITL",
-        "ITL target {target:g} ms; lowest possible on this profile {best:.4g} ms, by replicas with next to nothing to do: "
-        "sized for {sized:.4g} ms; raise slo-tpot in {where}, or use a faster accelerator",
+        "ITL target {target:g} ms; lowest possible on this profile {best:.4g} ms, by replicas with next to nothing "
+        "to do: sized for {sized:.4g} ms; raise slo-tpot in {where}, or use a faster accelerator",
     )
     TARGETS_REACHABLE = "TargetsReachable", "TTFT {ttft} and ITL {itl} can be met"
     PROFILE_DRIFTED = (
         "LatenciesDiffer",
-        "observed TTFT is {ttft:.2f} times, ITL {itl:.2f} times what the profile says, in steady state; sized for that, but "
-        "measure the engine again and fit a new profile",
+        "observed TTFT is {ttft:.2f} times, ITL {itl:.2f} times what the profile says, in steady state; sized for "
+        "that, but measure the engine again and fit a new profile",
     )
     PROFILE_HOLDS = (
         "ProfileHolds",
@@ -252,8 +254,8 @@ class Outcome(Enum):
     CLASS_NOT_FOUND = "SLOClassNotFound", "{problem}"
     PRICE_MISSING = (
         "UnitCostMissing",
-        "ConfigMap {source} has no price for accelerator {accelerator!r}: add the key {accelerator} with a cost; until then "
-        "a replica counts with spec.variantCost = {cost:g}",
+        "ConfigMap {source} has no price for accelerator {accelerator!r}: add the key {accelerator} with a cost; "
+        "until then a replica counts with spec.variantCost = {cost:g}",
     )
     NOT_LEARNT = (
         "",
@@ -262,15 +264,15 @@ class Outcome(Enum):
     OTHERS_NOT_LEARNT = "", "aims at latency targets once all its model's variants are learnt"
     ATTAINS = (
         "",
-        "{rule}: {load:.3g} engines, for which {replicas} are needed; {replicas} would have held {held:.1f} % of the last "
-        "{minutes:.0f} min{fewer}{unattained}",
+        "{rule}: {load:.3g} engines, for which {replicas} are needed; {replicas} would have held {held:.1f} % of the "
+        "last {minutes:.0f} min{fewer}{unattained}",
     )
     FEWER_HELD = "", ", {replicas} {held:.1f} %"
     NO_RULE_ATTAINS = "", "; no rule would have held {asked:.1f} %"
     FORECAST_SIZES_UNKNOWN = (
         "RequestSizesUnknown",
-        "request sizes are not known (fewer than {least} requests finished in {window:.0f} s, and none remembered): the "
-        "forecast holds still",
+        "request sizes are not known (fewer than {least} requests finished in {window:.0f} s, and none remembered): "
+        "the forecast holds still",
     )
     NOT_SIZED = "MetricsUnavailable", "no variant can be sized"
     FORECAST_AT_MAXIMUM = (
@@ -292,8 +294,8 @@ class Outcome(Enum):
     )
     FORECAST_DELAYED_LONGER = (
         "ScaleDownDelayed",
-        "{moves} would do; waiting for {delay:.0f} s without a break, {left:.0f} s to go (longer than usual: what was given "
-        "up lately was soon wanted back)",
+        "{moves} would do; waiting for {delay:.0f} s without a break, {left:.0f} s to go (longer than usual: what "
+        "was given up lately was soon wanted back)",
     )
     CHEAPER_MIX = "CheaperMix", "{moves} is cheaper; what it replaces goes when it is ready"
     FORECAST_BELOW_HPA_TOLERANCE = (
@@ -319,8 +321,8 @@ class Outcome(Enum):
     SATURATION_ALONE = "", "{load}: saturation alone decides"
     WITHOUT_SATURATION = "", "without saturation: {why}"
     ARBITRATED = "", "{why} ({saturation})"
-    SATURATION_SAYS = "", "saturation: {reason}"
-    FORECAST_SAYS = "", "{reason}: {forecast}"
+    SATURATION_SAYS = "", "saturation: {code}"
+    FORECAST_SAYS = "", "{code}: {forecast}"
     VETOED = "", "saturation asks for more: the forecast's scale-down is vetoed"
     NOT_SAFE = "", "scale-down would not be safe: the forecast is blocked"
     SATURATION_MORE = "", "saturation asks for more"
@@ -345,8 +347,8 @@ class Outcome(Enum):
     # The documented algorithms.
     STEP = (
         "",
-        "saturation-only mode: {action} (target: {replicas}): {why}; spare KV {spare_kv:.3f}, spare queue {spare_queue:.1f} "
-        "over {counted} of {reporting} replicas",
+        "saturation-only mode: {action} (target: {replicas}): {why}; spare KV {spare_kv:.3f}, spare queue "
+        "{spare_queue:.1f} over {counted} of {reporting} replicas",
     )
     STEP_NOTHING_REPORTS = "SteadyState", "no replica reports"
     STEP_HEADING = "InTransition", "in transition: {name} desired {desired} ≠ current {current}"
@@ -360,8 +362,8 @@ class Outcome(Enum):
     STEP_NONE = "SteadyState", "neither short of capacity nor safe to shrink"
     TOKEN_STEP = (
         "",
-        "token analysis: {action} (target: {replicas}): {why}; demand {demand:.0f} tokens, supply {supply:.0f}, anticipated "
-        "{anticipated:.0f}",
+        "token analysis: {action} (target: {replicas}): {why}; demand {demand:.0f} tokens, supply {supply:.0f}, "
+        "anticipated {anticipated:.0f}",
     )
     TOKENS_NO_CAPACITY = "SteadyState", "required {required:.0f} tokens, no capacity is known"
     TOKENS_REQUIRED = "TokenCapacityLow", "required {required:.0f} tokens"
@@ -389,29 +391,29 @@ class Outcome(Enum):
     LIMITED_BY_GPUS = "", "limited to {replicas} by GPUs ({grant})"
 
 
-class Finding:
-    """An outcome with the labelled values that belong to it. ``str`` renders the text, once."""
+class Explanation:
+    """A reason with the labelled values that belong to it. ``str`` renders the text, once."""
 
-    __slots__ = ("_text", "facts", "outcome")
+    __slots__ = ("_text", "facts", "reason")
 
-    def __init__(self, outcome: Outcome, **facts: object) -> None:
-        self.outcome = outcome
+    def __init__(self, reason: Reason, **facts: object) -> None:
+        self.reason = reason
         self.facts: Mapping[str, object] = facts
         self._text: str | None = None
 
     @property
-    def reason(self) -> str:
-        """The public code of the outcome."""
-        return self.outcome.reason
+    def code(self) -> str:
+        """The public code of the reason."""
+        return self.reason.code
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = self.outcome.text.format(**self.facts)
+            self._text = self.reason.text.format(**self.facts)
         return self._text
 
 
 class Parts(tuple[object, ...]):
-    """Several findings that are one message; empty ones are left out."""
+    """Several explanations that are one message; empty ones are left out."""
 
     __slots__ = ()
 
@@ -419,7 +421,7 @@ class Parts(tuple[object, ...]):
         return str(self[0]) if len(self) == 1 else "; ".join(filter(None, map(str, self)))
 
 
-class Listing(tuple[object, ...]):
+class JoinedTexts(tuple[object, ...]):
     """Items that a text lists."""
 
     __slots__ = ()
@@ -428,7 +430,7 @@ class Listing(tuple[object, ...]):
         return ", ".join(map(str, self))
 
 
-class Move(NamedTuple):
+class VariantMove(NamedTuple):
     """Replicas of a variant before and after."""
 
     name: str
@@ -458,6 +460,6 @@ class ConditionValue(NamedTuple):
     message: object
 
     @classmethod
-    def of(cls, status: str, finding: Finding) -> ConditionValue:
-        """Return the value that a finding gives a condition."""
-        return cls(status, finding.reason, finding)
+    def of(cls, status: str, explanation: Explanation) -> ConditionValue:
+        """Return the value that an explanation gives a condition."""
+        return cls(status, explanation.code, explanation)
