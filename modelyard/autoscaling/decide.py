@@ -370,10 +370,8 @@ def _records(
                 sized, target = Sized.of(seen, kept), kept.target
             else:
                 sized, target = variants[key], target_found(seen)
-            demand, evidence = None, None
-            if (model := models_of.get(key)) is not None:
-                demand, evidence = model.demand, model.proposal.evidence
-            decisions.append(make_record(sized, demand, evidence, target, outlook, tick))
+            demand, proposal = models_of.get(key, (None, None))
+            decisions.append(make_record(sized, demand, proposal, target, outlook, tick))
         except Exception as error:  # one variant's failure must never stop another
             errors.append(f"VariantAutoscaling {key}: no record: {type(error).__name__}: {error}")
     return decisions

@@ -87,7 +87,8 @@ class Prediction:
     """What the performance model expects at the decided size: mean milliseconds, utilisation 0 to 1.
 
     ``load`` is the requests per second the whole variant is to carry, ``rate_per_replica`` the most one replica can
-    carry within its targets; these are milliseconds too, ``None`` for none.
+    carry within its targets; these are milliseconds too, ``None`` for none. ``attainment`` is the share of the requests
+    that is expected to be within both targets, where that is aimed at.
     """
 
     load: float
@@ -97,13 +98,15 @@ class Prediction:
     utilisation: float | None = None
     ttft_target: float | None = None
     itl_target: float | None = None
+    attainment: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """One way to size the model that was considered: replicas by variant, cost per hour, what it would give.
 
-    ``chosen`` marks the one decided on; ``note`` says why another one was not.
+    ``attainment`` is the share of requests expected within both targets; ``chosen`` marks the one decided on, ``note``
+    says why another one was not.
     """
 
     replicas: Mapping[str, int]
@@ -111,6 +114,7 @@ class Alternative:
     ttft: float | None = None
     itl: float | None = None
     utilisation: float | None = None
+    attainment: float | None = None
     chosen: bool = False
     note: str = ""
 
@@ -171,11 +175,30 @@ class Target(NamedTuple):
     decided: bool
 
 
+class Facts(NamedTuple):
+    """The numbers of a decision, each by its name; ``None`` is not known.
+
+    ``load`` is what arrives now, ``forecast`` what is planned for, and ``basis`` why the two differ. One replica carries
+    ``per_replica``; all three are in ``unit``. ``required`` is the replicas the load needs, before bounds and limits.
+    """
+
+    unit: str = "requests/s"
+    load: float | None = None
+    forecast: float | None = None
+    basis: str = ""
+    per_replica: float | None = None
+    required: int | None = None
+
+
+NO_FACTS = Facts()
+
+
 class Why(NamedTuple):
     """``reason`` is a CamelCase code; ``message`` the same for people, with the numbers in it; then the evidence."""
 
     reason: str
     message: str
+    facts: Facts = NO_FACTS
     steps: tuple[Step, ...] = ()
     limited_by: str | None = None
     evidence: Evidence | None = None

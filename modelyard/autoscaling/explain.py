@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelyard.autoscaling.decision import BindingDecision, Bounds, Evidence, Prediction, Record, VariantDecision
+from modelyard.autoscaling.decision import BindingDecision, Bounds, Evidence, Facts, Prediction, Record, VariantDecision
 from modelyard.objects.documents import counted
 
 UNKNOWN = "–"
@@ -22,6 +22,7 @@ def row(record: Record) -> dict[str, Any]:
         "limited by": record.why.limited_by or UNKNOWN,
         "ready": _known(record.now.ready),
         "reporting": record.now.reporting,
+        "required": _known(record.why.facts.required),
         "desired before": _known(record.now.desired),
         "model": record.identity.model_id,
         "accelerator": record.now.accelerator or UNKNOWN,
@@ -41,6 +42,8 @@ def lines(record: Record) -> list[str]:
     ]
     if (bounds := _bounds(record.bounds)) is not None:
         told.append(bounds)
+    if (facts := _facts(why.facts)) is not None:
+        told.append(facts)
     if why.evidence is not None:
         told.append(_evidence(why.evidence))
     if why.prediction is not None:
@@ -78,6 +81,21 @@ def _bounds(bounds: Bounds) -> str | None:
     return f"bounds: {', '.join(parts)}" if parts else None
 
 
+def _facts(facts: Facts) -> str | None:
+    """Return the labelled numbers of a decision, ``None`` without any."""
+    labelled = [
+        (label, f"{value:.4g} {unit}")
+        for label, value, unit in (
+            ("load", facts.load, facts.unit),
+            ("planned for", facts.forecast, facts.unit),
+            ("capacity per replica", facts.per_replica, facts.unit),
+            ("required", facts.required, "replicas"),
+        )
+        if value is not None
+    ]
+    return "; ".join(f"{label} {value}" for label, value in labelled) or None
+
+
 def _evidence(evidence: Evidence) -> str:
     verdict = (
         "short of capacity" if evidence.scale_up else "safe to shrink" if evidence.scale_down_safe else "in between"
@@ -91,9 +109,10 @@ def _evidence(evidence: Evidence) -> str:
 
 def _prediction(expected: Prediction) -> str:
     utilisation = UNKNOWN if expected.utilisation is None else f"{expected.utilisation:.0%}"
+    attained = "" if expected.attainment is None else f", {expected.attainment:.1%} of the requests within both targets"
     return (
         f"expected: {expected.load:.4g} requests/s, at most {expected.rate_per_replica:.4g} per replica, "
-        f"TTFT {_number(expected.ttft, 1)} ms, ITL {_number(expected.itl, 2)} ms, utilisation {utilisation}"
+        f"TTFT {_number(expected.ttft, 1)} ms, ITL {_number(expected.itl, 2)} ms, utilisation {utilisation}{attained}"
     )
 
 

@@ -378,9 +378,9 @@ class Reason(Enum):
     HELD_UP = "AtMinimum", "raised from {before} to {after} by {source}"
     SHARE_OF_LOAD = (
         "CapacityLimited",
-        "accelerators are scarce: {served:.4g} of {load:.4g} requests/s can be served within the targets{note}",
+        "{scarcity}: {served:.4g} of {load:.4g} requests/s can be served within the targets{note}",
     )
-    OTHER_MIX = "CapacityLimited", "accelerators are scarce: served by another mix than the cheapest{note}"
+    OTHER_MIX = "CapacityLimited", "{scarcity}: served by another mix than the cheapest{note}"
     ALLOCATED = "", "{share}: {before} → {after}"
     ENOUGH_ACCELERATORS = "CapacitySufficient", "there are accelerators for all replicas asked for"
     LIMITER_DISABLED = "LimiterDisabled", "the GPU limiter is not enabled"

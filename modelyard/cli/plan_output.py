@@ -30,7 +30,7 @@ MOST_LINES = 10
 MOST_MOVES = 20
 """Changes on the way that are shown; JSON has all of them."""
 EXPECTED = ("COST", "TTFT ms", "ITL ms", "UTILISATION")
-NUMBERS = {"READY", "NOW", "NEXT TICK", "SETTLED", "LAST", *EXPECTED}
+NUMBERS = {"READY", "NOW", "NEXT TICK", "SETTLED", "LAST", "WITHIN TARGETS", *EXPECTED}
 AGAIN = "as above"
 
 
@@ -132,7 +132,9 @@ def _stories(console: Console, decision: TickDecision) -> None:
 
 
 def _alternatives(console: Console, options: Iterable[Alternative]) -> None:
-    table = _table("  OPTION", *EXPECTED, "VERDICT")
+    options = list(options)
+    attained = any(option.attainment is not None for option in options)
+    table = _table("  OPTION", *EXPECTED, *(("WITHIN TARGETS",) if attained else ()), "VERDICT")
     for option in options:
         replicas = ", ".join(f"{name} {count}" for name, count in option.replicas.items())
         verdict = "chosen" if option.chosen else f"not chosen: {option.note}" if option.note else "not chosen"
@@ -142,6 +144,7 @@ def _alternatives(console: Console, options: Iterable[Alternative]) -> None:
             _number(option.ttft, 1),
             _number(option.itl, 2),
             _share(option.utilisation),
+            *((_share(option.attainment, 1),) if attained else ()),
             Text(verdict, style="bold" if option.chosen else ""),
         )
     console.print(table, soft_wrap=False)
@@ -228,5 +231,5 @@ def _number(value: float | None, digits: int) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-def _share(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0%}"
+def _share(value: float | None, digits: int = 0) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}%}"

@@ -80,9 +80,9 @@ def content_of(value: Any) -> Any:
     if isinstance(value, Enum):
         return str(value.value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: content_of(getattr(value, field.name)) for field in fields(value)}
+        return {f.name: content_of(getattr(value, f.name)) for f in fields(value) if f.name != "attainment"}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: content_of(item) for name, item in value._asdict().items()}
+        return {name: content_of(item) for name, item in value._asdict().items() if name != "facts"}
     if isinstance(value, dict):
         return {str(key): content_of(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -13,15 +13,18 @@ from dataclasses import dataclass, replace
 from modelyard.autoscaling.bindings import roles, story
 from modelyard.autoscaling.bindings.limits import limit_notices, within_owner_limits
 from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts, problem_of
+from modelyard.autoscaling.bindings.recommend import deciding
 from modelyard.autoscaling.bindings.shares import most_blocks, parse_choice
 from modelyard.autoscaling.bindings.total import BindingDemand, BindingStrategy, TotalDecision
 from modelyard.autoscaling.budget import BEYOND, SEARCHES, Ask, waiting_since, within_share
 from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY
 from modelyard.autoscaling.decision import (
+    NO_FACTS,
     Action,
     BindingDecision,
     Bounds,
     Decision,
+    Facts,
     Identity,
     Now,
     Record,
@@ -212,7 +215,16 @@ def _target_record(
     replicas = total.replicas[key]
     reason, message = story.of_target(view, target, total, replicas)
     steps = story.steps(view, target, total, replicas)
-    return _record(view, target, how, replicas, True, reason, message, steps)
+    return _record(view, target, how, replicas, True, reason, message, steps, facts=_facts(total))
+
+
+def _facts(total: TotalDecision) -> Facts:
+    """Return the numbers of the metric that decided, per instance; the required instances are those of all targets."""
+    if not total.recommendation.proposals:
+        return Facts()
+    best = deciding(total.recommendation.proposals)
+    unit = f"{best.metric} per instance"
+    return Facts(unit, best.ratio * best.target, per_replica=best.target, required=best.replicas)
 
 
 def _record(
@@ -225,6 +237,7 @@ def _record(
     message: str,
     steps: tuple[Step, ...] | None = None,
     publish: bool = True,
+    facts: Facts = NO_FACTS,
 ) -> Record:
     """``steps`` ``None``: nothing is to be written."""
     writes = steps is not None and how.mode is Mode.DIRECT and replicas != target.current
@@ -245,7 +258,7 @@ def _record(
             gpus=target.gpus,
         ),
         target=Target(replicas=replicas, action=Action.of(replicas, target.current), decided=decided),
-        why=Why(reason=reason, message=message, steps=steps or ()),
+        why=Why(reason=reason, message=message, facts=facts, steps=steps or ()),
         bounds=Bounds(target.minimum, target.maximum, target.minimum_from, target.maximum_from),
         writes=Writes(mode=how.mode, scale=replicas if writes else None, publish=publish and replicas is not None),
     )

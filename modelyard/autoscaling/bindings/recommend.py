@@ -5,7 +5,7 @@ Source: Kthena autoscaler reference, "Recommended replicas".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, fsum, inf, isnan
 from typing import NamedTuple
 
@@ -20,12 +20,16 @@ SLACK = 1e-9
 
 
 class MetricProposal(NamedTuple):
-    """What one metric asks for. ``ratio`` is load over target (1: exactly on target), ``why`` the numbers in words."""
+    """What one metric asks for. ``ratio`` is load over target (1: exactly on target), ``why`` the numbers in words.
+
+    ``target`` is what one instance should carry.
+    """
 
     metric: str
     replicas: int
     ratio: float
     why: str
+    target: float = 0.0
 
 
 class Recommendation(NamedTuple):
@@ -74,13 +78,13 @@ def recommend(
     for name, target in targets.items():
         total = (external or {}).get(name)
         if total is not None and not isnan(total):
-            found.append(_external(name, total, target, current, tolerance))
+            found.append(_external(name, total, target, current, tolerance)._replace(target=target))
         measured = _measured(name, target, current, tolerance, instances, unready, weights, doubts)
         if measured is not None:
-            found.append(measured)
+            found.append(measured._replace(target=target))
     if not found:
         return Recommendation(None, (), "no metric of the policy could be measured")
-    best = max(found, key=lambda proposal: proposal.replicas)
+    best = deciding(found)
     if doubts and current > 0 and best.replicas <= current:
         told = {proposal.metric for proposal in found}
         dark = [name for name in targets if name in unknown and name not in told]
@@ -94,6 +98,11 @@ def recommend(
     bounded = "minimum" if clamped > best.replicas else "maximum" if clamped < best.replicas else ""
     why = best.why + (f", bounded to {clamped} by the {bounded} of replicas" if bounded else "")
     return Recommendation(clamped, tuple(found), why, bounded)
+
+
+def deciding(proposals: Iterable[MetricProposal]) -> MetricProposal:
+    """Return the proposal that decides: the largest."""
+    return max(proposals, key=lambda proposal: proposal.replicas)
 
 
 def ceiling(number: float) -> int:

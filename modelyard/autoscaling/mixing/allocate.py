@@ -75,11 +75,11 @@ def competing(demands: Sequence[Demand], capacity: Capacity) -> list[list[Demand
     for demand in demands:
         for option in demand.options:
             top = demand.most(option) if demand.load > 0 else option.minimum
-            most[option.accelerator] = most.get(option.accelerator, 0) + top * option.units
+            option.take(most, top)
     scarce = {a for a, units in most.items() if units > capacity.of(a)}
     groups: dict[frozenset[str], list[Demand]] = {}
     for demand in demands:
-        shared, members = frozenset(o.accelerator for o in demand.options if o.accelerator in scarce), [demand]
+        shared, members = frozenset(row for o in demand.options for row in o.rows if row in scarce), [demand]
         for other in [names for names in groups if names & shared]:
             members = groups.pop(other) + members
             shared |= other

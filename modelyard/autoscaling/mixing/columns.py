@@ -62,8 +62,8 @@ class Master:
                 units: dict[int, float] = {self._one[demand.name]: 1}
                 for option, n in zip(demand.options, counts, strict=True):
                     if n:
-                        row = self._rows[option.accelerator]
-                        units[row] = units.get(row, 0) + n * option.units
+                        for row in map(self._rows.__getitem__, option.rows):
+                            units[row] = units.get(row, 0) + n * option.units
                 if fraction and demand.priority in self._rows:
                     units[self._rows[demand.priority]] = fraction
                 fresh.append((stage.worth(demand, counts), units))
@@ -135,8 +135,8 @@ def pick(
             one.append((taken, 1))
             objective.append((taken, stage.worth(demand, counts)))
             for option, n in zip(demand.options, counts, strict=True):
-                row = rows[option.accelerator]
-                row[taken] = row.get(taken, 0) + n * option.units
+                for row in map(rows.__getitem__, option.rows):
+                    row[taken] = row.get(taken, 0) + n * option.units
             rows[demand.priority][taken] = share(demand, counts)
             picks.append((demand, counts, taken))
         problem += pulp.LpAffineExpression(one) == 1
@@ -173,7 +173,7 @@ def _nearest(
 
 def _reduced(stage: Stage, demand: Demand, counts: Sequence[int], prices: Mapping[Any, float]) -> float:
     """What a column minimises when units are paid for and held service is paid, at these prices."""
-    units = sum(prices[o.accelerator] * o.units * n for o, n in zip(demand.options, counts, strict=True))
+    units = sum(_price_of(o, prices) * n for o, n in zip(demand.options, counts, strict=True))
     return stage.worth(demand, counts) + units - prices.get(demand.priority, 0.0) * share(demand, counts)
 
 
@@ -199,12 +199,16 @@ def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float], effort: Eff
         return kept
     uppers, slopes = [], []
     for option, low in zip(demand.options, kept, strict=True):
-        uppers.append(max(low, min(demand.most(option), stage.limits[option.accelerator] // option.units)))
-        slopes.append(_slopes(stage, option, prices[option.accelerator] * option.units))
+        uppers.append(max(low, min(demand.most(option), stage.room(option))))
+        slopes.append(_slopes(stage, option, _price_of(option, prices)))
     unserved = inf
     if not stage.whole(demand):
         unserved = prices.get(demand.priority, 0.0) + (1.0 if demand.name in stage.group else 0.0)
     return mix(demand, kept, uppers, slopes, unserved, effort)
+
+
+def _price_of(option: Option, prices: Mapping[Any, float]) -> float:
+    return sum(prices[row] for row in option.rows) * option.units
 
 
 def _slopes(stage: Stage, option: Option, price: float) -> tuple[float, float]:

@@ -157,7 +157,7 @@ def _running(demand: Demand, kept: Mapping[str, int]) -> dict[str, int]:
 
 def _limits(demands: Sequence[Demand], capacity: Capacity, reserved: Mapping[str, int]) -> dict[str, int]:
     """Units by accelerator."""
-    names = sorted({o.accelerator for d in demands for o in d.options})
+    names = sorted({row for d in demands for o in d.options for row in o.rows})
     return {name: capacity.of(name) - reserved.get(name, 0) for name in names}
 
 
@@ -182,10 +182,11 @@ def direct(stage: Stage, start: Replicas, effort: Effort, floor: int) -> tuple[R
         counts = replicas[demand.name] = []
         for j, option in enumerate(demand.options):
             low, now, current = stage.kept[demand.name][option.name], start[demand.name][option.name], option.current
-            room = stage.limits[option.accelerator] // option.units if demand.load > 0 else low
+            room = stage.room(option) if demand.load > 0 else low
             made = variable(f"n{i}_{j}", low, max(low, min(demand.most(option), room)), now, pulp.LpInteger)
             counts.append(made)
-            units.setdefault(option.accelerator, []).append(option.units * made)
+            for row in option.rows:
+                units.setdefault(row, []).append(option.units * made)
             if not stage.group:
                 # Up to what runs a replica more is a change less; beyond, a change more.
                 more = variable(f"m{i}_{j}", 0, None, max(0, now - current)) if low < current else made - current

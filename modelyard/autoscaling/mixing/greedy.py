@@ -19,7 +19,7 @@ def units_used(demands: Iterable[Demand], replicas: Mapping[str, Mapping[str, in
     for demand in demands:
         for option in demand.options:
             if n := replicas[demand.name].get(option.name, 0):
-                used[option.accelerator] = used.get(option.accelerator, 0) + n * option.units
+                option.take(used, n)
     return used
 
 
@@ -38,7 +38,7 @@ def keep_minimums(demands: Sequence[Demand], capacity: Capacity) -> Replicas:
                 if capacity.room(option, used) == 0:
                     continue
                 kept[name][option.name] += 1
-                used[option.accelerator] = used.get(option.accelerator, 0) + option.units
+                option.take(used, 1)
                 if kept[name][option.name] < option.minimum:
                     again.append((name, option))
             waiting = again
@@ -67,7 +67,7 @@ def fill(
         after = _fitting(demand, before, used, capacity, penalty)
         for option in demand.options:
             if more := after[option.name] - before[option.name]:
-                used[option.accelerator] = used.get(option.accelerator, 0) + more * option.units
+                option.take(used, more)
         replicas[demand.name] = after
 
 
@@ -94,7 +94,7 @@ def _fitting(
         enough = max(0, min(more, int(rest // option.rate) + 1))
         n = min(capacity.room(option, taken), enough)
         chosen[option.name] += n
-        taken[option.accelerator] = taken.get(option.accelerator, 0) + n * option.units
+        option.take(taken, n)
         rest -= n * option.rate
     return chosen
 
@@ -108,7 +108,5 @@ def _fits(
 ) -> bool:
     more: dict[str, int] = dict(used)
     for option in options:
-        more[option.accelerator] = (
-            more.get(option.accelerator, 0) + (wanted[option.name] - kept[option.name]) * option.units
-        )
-    return all(wanted[o.name] >= kept[o.name] and more[o.accelerator] <= capacity.of(o.accelerator) for o in options)
+        option.take(more, wanted[option.name] - kept[option.name])
+    return all(wanted[o.name] >= kept[o.name] and all(more[row] <= capacity.of(row) for row in o.rows) for o in options)

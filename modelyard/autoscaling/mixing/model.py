@@ -22,7 +22,8 @@ class Option:
 
     ``name`` is the variant's (or accelerator's), unique within the demand. ``rate`` is the requests per second that
     one replica carries within the SLO, ``cost`` what it costs per hour. A replica takes ``units`` accelerators of the
-    capacity row ``accelerator``. ``minimum`` and ``maximum`` bound the replicas, ``current`` is how many there are.
+    capacity row ``accelerator``, and as many of each row in ``also`` (quotas). ``minimum`` and ``maximum`` bound the
+    replicas, ``current`` is how many there are.
     """
 
     name: str
@@ -33,6 +34,17 @@ class Option:
     minimum: int = 0
     maximum: int | None = None
     current: int = 0
+    also: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The capacity rows that a replica takes units of."""
+        return (self.accelerator, *self.also)
+
+    def take(self, used: dict[str, int], replicas: int) -> None:
+        """Add the units of so many replicas to those used, by capacity row."""
+        for row in self.rows:
+            used[row] = used.get(row, 0) + replicas * self.units
 
     def __post_init__(self) -> None:
         where = f"option {self.name!r}"
@@ -161,4 +173,4 @@ class Capacity:
 
     def room(self, option: Option, used: Mapping[str, int]) -> int:
         """Replicas of an option that still fit beside ``used`` units."""
-        return max(0, self.of(option.accelerator) - used.get(option.accelerator, 0)) // option.units
+        return min(max(0, self.of(row) - used.get(row, 0)) // option.units for row in option.rows)

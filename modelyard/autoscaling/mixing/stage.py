@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import fsum
 
 from modelyard.autoscaling.mixing.greedy import units_used
-from modelyard.autoscaling.mixing.model import Demand, Replicas
+from modelyard.autoscaling.mixing.model import Demand, Option, Replicas
 
 HELD = 1e-7
 """What a class's summed fractions may lose in later stages: rounding."""
@@ -27,6 +27,10 @@ class Stage:
     held: Mapping[int, float | None]
     group: frozenset[str]
     penalty: float
+
+    def room(self, option: Option) -> int:
+        """Return the replicas of an option that the limits allow alone."""
+        return min(self.limits[row] for row in option.rows) // option.units
 
     def whole(self, demand: Demand) -> bool:
         """Whether all of the demand's load must be served."""

@@ -9,7 +9,7 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
 from modelyard.autoscaling.decision import (
     Action,
     Decision,
-    Evidence,
+    Facts,
     Identity,
     Now,
     Record,
@@ -28,7 +28,7 @@ from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants import health, regret
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Origin, Sized, Tracked, shortage_value
+from modelyard.autoscaling.variants.proposal import Origin, Proposal, Sized, Tracked, shortage_value
 from modelyard.autoscaling.variants.shortage import EXHAUSTED, SUFFICIENT
 from modelyard.autoscaling.variants.slo import conditions as slo_conditions
 from modelyard.autoscaling.variants.slo.outlook import Outlook
@@ -45,7 +45,7 @@ MOST = 200
 def make_record(
     sized: Sized,
     demand: ModelDemand | None,
-    evidence: Evidence | None,
+    proposal: Proposal | None,
     target: ConditionValue | None,
     outlook: Outlook,
     tick: TickContext,
@@ -60,6 +60,7 @@ def make_record(
     before = current if seen.desired is None else seen.desired
     changed = proposed.decided and replicas is not None and replicas != before
     applied, applied_message = _applied(sized) if publish else (None, "")
+    is_strategys = proposed.decided and proposed.origin is not Origin.ASLEEP
     is_expected = seen.objective is not None and proposed.decided
     message, reason = sized.message, sized.reason
     subject = Subject(
@@ -87,9 +88,10 @@ def make_record(
         why=Why(
             reason=reason,
             message=message,
+            facts=_facts(sized, demand, proposal),
             steps=_steps(sized, demand),
             limited_by=sized.limited_by,
-            evidence=evidence if proposed.decided and proposed.origin is not Origin.ASLEEP else None,
+            evidence=proposal.evidence if proposal is not None and is_strategys else None,
             prediction=outlook.predictions.get(seen.key) if is_expected else None,
             alternatives=outlook.alternatives.get(seen.key, ()) if is_expected else (),
         ),
@@ -103,6 +105,27 @@ def make_record(
         conditions=_conditions(sized, demand, target, reason, message, tick),
         notices=_notices(sized, demand),
         message=message,
+    )
+
+
+def _facts(sized: Sized, demand: ModelDemand | None, proposal: Proposal | None) -> Facts:
+    """Return the numbers of the decision: the model's load and what one replica of the variant carries."""
+    if demand is None or proposal is None:
+        return Facts()
+    name, forecast, proposed = sized.seen.name, demand.forecast, sized.proposed
+    required = proposed.replicas if proposed.decided and proposed.origin is Origin.STRATEGY else None
+    if proposal.wanted:
+        required = proposal.wanted.get(name, required)
+    if forecast is None:
+        load = demand.load.arrivals if demand.load is not None else None
+        return Facts(load=load, required=required)
+    rate = forecast.rates[name]
+    return Facts(
+        load=forecast.load,
+        forecast=forecast.planned if forecast.load is not None else None,
+        basis=str(forecast.basis or ""),
+        per_replica=rate.rate if rate.known else None,
+        required=required,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing import Demand, Effort, Option, Share, allocate
+from modelyard.autoscaling.quotas import Quota
 from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.strategy import TickContext
@@ -27,12 +28,20 @@ from modelyard.objects.selectors import parse_selector
 STAGE = "allocation"
 
 
+UNLIMITED = 10**9
+"""GPUs of a pool where none are counted."""
+
+
 class Member(NamedTuple):
-    """A variant of a model that takes part: its replicas, what is under way, and the rate of a replica."""
+    """A variant of a model that takes part: its replicas, what is under way, and the rate of a replica.
+
+    ``quotas`` are the quotas that it counts in, by capacity row.
+    """
 
     sized: Sized
     variant: VariantTransition
     rate: Rate
+    quotas: Mapping[str, Quota]
 
     @property
     def seen(self) -> Observation:
@@ -49,6 +58,11 @@ class Member(NamedTuple):
         """Whether a replica's rate is known."""
         return self.rate.known and self.rate.objective.problem is None
 
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The capacity rows that its replicas take units of: its pool, and the quotas."""
+        return (self.seen.pool, *self.quotas)
+
 
 class CompetingModel(NamedTuple):
     """A model that takes part."""
@@ -62,27 +76,34 @@ class CompetingModel(NamedTuple):
 def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Variants, tick: TickContext) -> Changes:
     """Return what changes about models whose accelerators do not suffice; ``variants`` are all that hold some."""
     fleet, settings = tick.fleet, tick.settings
-    taking_part = [m for demand, proposal in models if (m := _model(demand, proposal, variants)) is not None]
-    if not taking_part or fleet.nodes_error is not None or not tick.counts_gpus:
+    competitors = [m for demand, proposal in models if (m := _competitor(demand, proposal, variants, tick)) is not None]
+    counts_gpus = tick.counts_gpus and fleet.nodes_error is None
+    if not competitors or not (counts_gpus or tick.quotas):
         return ()
     try:
         matches = parse_selector(settings.node_selector)
     except ValueError:  # the limiter says so
         return ()
-    pools = Pools(fleet, matches)
-    ours = {member.seen.key for model in taking_part for member in model.members}
-    pools.reserve(sized.seen for key, sized in variants.items() if key not in ours)
-    capacity = {name: sum(free.values()) for name, free in pools.free.items()}
-    for member in (member for model in taking_part for member in model.members):
-        pool, lost = member.seen.pool, member.variant.lost
-        capacity[pool] = capacity.get(pool, 0) + max(0, held(member.seen) - lost) * member.seen.gpus
-    for member in (member for model in scarce(taking_part, capacity) for member in model.members):
+    members = [member for model in competitors for member in model.members]
+    pools = Pools(fleet, matches) if counts_gpus else None
+    capacity = dict.fromkeys((member.seen.pool for member in members), UNLIMITED)
+    if pools is not None:
+        ours = {member.seen.key for member in members}
+        pools.reserve(sized.seen for key, sized in variants.items() if key not in ours)
+        capacity = {name: sum(free.values()) for name, free in pools.free.items()}
+        for member in members:
+            pool, lost = member.seen.pool, member.variant.lost
+            capacity[pool] = capacity.get(pool, 0) + max(0, held(member.seen) - lost) * member.seen.gpus
+    within_quotas = _within_quotas(members, variants)
+    capacity |= within_quotas
+    for member in (member for model in scarce(competitors, capacity)[0] for member in model.members):
         if not member.is_sized:
             seen = member.seen
             claimed = min(member.target * seen.gpus, sum(pod.gpus for pod in seen.pods))
-            capacity[seen.pool] = max(0, capacity[seen.pool] - claimed)
+            for row in member.rows:
+                capacity[row] = max(0, capacity[row] - claimed)
     # Where no node of an accelerator is known nothing can be given, so nothing is taken either.
-    affected = scarce(taking_part, capacity, frozenset(pools.total))
+    affected, short = scarce(competitors, capacity, {*within_quotas, *(pools.total if pools is not None else ())})
     if not affected:
         return ()
     demands = {str(index): demand_of(model, str(index), pools) for index, model in enumerate(affected)}
@@ -94,25 +115,53 @@ def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Var
     for index, model in enumerate(affected):
         elsewhere = {pool for other, grown in enumerate(growth) if other != index for pool in grown}
         share, load = allocation.shares[str(index)], demands[str(index)].load
-        changes += _changes(model, share, load, settings, allocation.note, elsewhere)
+        changes += _changes(model, share, load, settings, allocation.note, elsewhere, short)
     return changes
 
 
-def _model(demand: ModelDemand, proposal: Proposal, variants: Variants) -> CompetingModel | None:
+def _competitor(
+    demand: ModelDemand, proposal: Proposal, variants: Variants, tick: TickContext
+) -> CompetingModel | None:
     if demand.forecast is None or proposal.wanted is None or not variants[demand.variants[0].key].decided:
         return None
     members: list[Member] = []
     for seen in demand.variants:
         sized = variants[seen.key]
-        transition = sized.proposed.transition
-        members.append(
-            Member(sized, transition or VariantTransition(seen, seen.current or 0), demand.forecast.rates[seen.name])
-        )
+        transition = sized.proposed.transition or VariantTransition(seen, seen.current or 0)
+        members.append(Member(sized, transition, demand.forecast.rates[seen.name], _quotas(seen, tick.quotas)))
     return CompetingModel(demand, demand.forecast, proposal.wanted, tuple(members))
 
 
+def _quotas(seen: Observation, quotas: Sequence[Quota]) -> dict[str, Quota]:
+    """Return the quotas that cap a variant, by capacity row: one for the namespace and one for all together."""
+    return {
+        f"quota {quota.name} of {space or 'all'}: {seen.pool}": quota
+        for quota in quotas
+        for space in ("", seen.key.namespace)
+        if quota.cap(space, seen.pool) is not None
+    }
+
+
+def _within_quotas(members: Sequence[Member], variants: Variants) -> dict[str, int]:
+    """Return the GPUs that quotas leave to the members, by capacity row; what they hold now at least."""
+    left: dict[str, int] = {}
+    ours = {member.seen.key for member in members}
+    for member in members:
+        for row, quota in member.quotas.items():
+            if row in left:
+                continue
+            pool, space = member.seen.pool, member.seen.key.namespace
+            space = space if f" of {space}: " in row else ""
+            counted = [v.seen for v in variants.values() if v.seen.pool == pool and space in ("", v.seen.key.namespace)]
+            others = sum((seen.current or 0) * seen.gpus for seen in counted if seen.key not in ours)
+            holding = [other for other in members if row in other.quotas]
+            held_now = sum(max(0, (m.seen.current or 0) - m.variant.lost) * m.seen.gpus for m in holding)
+            lost = sum(m.variant.lost * m.seen.gpus for m in holding)
+            left[row] = max((quota.cap(space, pool) or 0) - others - lost, held_now)
+    return left
+
+
 def _growth(model: CompetingModel, replicas: Mapping[str, int]) -> set[str]:
-    """Return the accelerators of which a model is given more than it has."""
     return {
         member.seen.pool
         for member in model.members
@@ -135,32 +184,32 @@ def pinned(seen: Observation, pools: Pools) -> int:
 
 def scarce(
     models: Sequence[CompetingModel], capacity: Mapping[str, int], known: Collection[str] | None = None
-) -> list[CompetingModel]:
-    """Return the models that compete for an accelerator of which more is wanted than there is, also through others.
+) -> tuple[list[CompetingModel], set[str]]:
+    """Return the models that compete for capacity of which more is wanted than there is, also through others.
 
-    ``known`` are the accelerators that count (``None``: all).
+    The second value are those capacity rows. ``known`` are the rows that count (``None``: all).
     """
     used: dict[str, int] = defaultdict(int)
     touched: dict[str, list[int]] = defaultdict(list)
     for index, model in enumerate(models):
         for member in model.members:
-            pool = member.seen.pool
-            used[pool] += max(0, member.target - member.variant.lost) * member.seen.gpus
-            touched[pool].append(index)
-    open_pools = [p for p, units in used.items() if units > capacity.get(p, 0) and (known is None or p in known)]
-    seen_pools, competing = set(open_pools), set[int]()
-    while open_pools:
-        for index in touched[open_pools.pop()]:
+            for row in member.rows:
+                used[row] += max(0, member.target - member.variant.lost) * member.seen.gpus
+                touched[row].append(index)
+    short = {row for row, units in used.items() if units > capacity.get(row, 0) and (known is None or row in known)}
+    open_rows, seen_rows, competing = list(short), set(short), set[int]()
+    while open_rows:
+        for index in touched[open_rows.pop()]:
             if index in competing:
                 continue
             competing.add(index)
-            for pool in {member.seen.pool for member in models[index].members} - seen_pools:
-                seen_pools.add(pool)
-                open_pools.append(pool)
-    return [models[index] for index in sorted(competing)]
+            for row in {row for member in models[index].members for row in member.rows} - seen_rows:
+                seen_rows.add(row)
+                open_rows.append(row)
+    return [models[index] for index in sorted(competing)], short
 
 
-def demand_of(model: CompetingModel, name: str, pools: Pools) -> Demand:
+def demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
     """Return a model as a demand: the planned load, or what saturation asks for beyond it."""
     forecast, group = model.forecast, model.demand.group
     members = [member for member in model.members if member.is_sized]
@@ -168,7 +217,13 @@ def demand_of(model: CompetingModel, name: str, pools: Pools) -> Demand:
     # The covering's last replica is rarely full: what it carries beyond the load is nobody's need.
     if any(m.target > max(m.variant.base, model.wanted.get(m.seen.name, 0)) for m in members):
         load = max(load, sum(m.rate.rate * m.target for m in members))
-    options = [_kept(option_of(m.variant, m.rate), min(m.variant.base, pinned(m.seen, pools))) for m in members]
+    options = [
+        _kept(
+            replace(option_of(m.variant, m.rate), also=tuple(m.quotas)),
+            min(m.variant.base, pinned(m.seen, pools)) if pools is not None else 0,
+        )
+        for m in members
+    ]
     running = [i for i, option in enumerate(options) if option.current]
     may_sleep = model.demand.zero.enabled and forecast.idle
     if running and not may_sleep and not any(option.minimum for option in options):
@@ -187,17 +242,28 @@ def _kept(option: Option, replicas: int) -> Option:
 
 
 def _changes(
-    model: CompetingModel, share: Share, load: float, settings: FleetSettings, note: str, elsewhere: Collection[str]
+    model: CompetingModel,
+    share: Share,
+    load: float,
+    settings: FleetSettings,
+    note: str,
+    elsewhere: Collection[str],
+    short: Collection[str],
 ) -> Iterator[tuple[Key, ReplicaChange]]:
-    """Yield the model's changes.
+    """Yield the model's changes; ``short`` are the capacity rows of which there is too little.
 
     What runs is given up only where another model takes it (``elsewhere``): giving it up for a cheaper mix alone would
     undo, without any delay, what the demand had asked for a tick before.
     """
     note = f" ({note})" if note else ""
-    why = Explanation(Reason.OTHER_MIX, note=note)
+    quota = next((quota for m in model.members for row, quota in m.quotas.items() if row in short), None)
+    is_quota = quota is not None and not any(member.seen.pool in short for member in model.members)
+    scarcity: object = "accelerators are scarce"
+    if is_quota and quota is not None:
+        scarcity = f"quota {quota.name} does not suffice"
+    why = Explanation(Reason.OTHER_MIX, scarcity=scarcity, note=note)
     if share.served < load * (1 - 1e-9):
-        why = Explanation(Reason.SHARE_OF_LOAD, served=share.served, load=load, note=note)
+        why = Explanation(Reason.SHARE_OF_LOAD, scarcity=scarcity, served=share.served, load=load, note=note)
     for member in model.members:
         granted, before = share.replicas.get(member.seen.name), member.sized.replicas
         if granted is None or before is None:
@@ -212,5 +278,6 @@ def _changes(
             prefix = Explanation(Reason.ALLOCATED, share=why, before=before, after=after)
             change = ReplicaChange(STAGE, before, after, why, why.code, prefix)
         if share.limited:
-            change = change._replace(limited_by=LIMITED_BY, scarcity=why)
+            limited_by = f"quota {quota.name}" if is_quota and quota is not None else LIMITED_BY
+            change = change._replace(limited_by=limited_by, scarcity=why)
         yield member.seen.key, change

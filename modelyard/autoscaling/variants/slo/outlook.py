@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
+import numpy as np
+
 from modelyard.autoscaling.decision import Alternative, Prediction
 from modelyard.autoscaling.reasons import Explanation, Parts, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand
 from modelyard.autoscaling.variants.proposal import Sized
+from modelyard.autoscaling.variants.slo.attainment import MOST
 from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.sizing import IDLE_RATE, NOTHING, Expected, Row, predict
 from modelyard.objects import Key
@@ -119,8 +122,18 @@ def predicted(
     for name, count, index in mix.rows:
         rate, seen = forecast.rates[name].rate, expected[index]
         share = (forecast.load or 0.0) * rate * count / supply
-        result[keys[name]] = Prediction(share, rate, seen.ttft, seen.itl, seen.utilisation, *targets)
+        attained = _attained(forecast, name, count, share)
+        result[keys[name]] = Prediction(share, rate, seen.ttft, seen.itl, seen.utilisation, *targets, attained)
     return result
+
+
+def _attained(forecast: LoadForecast, name: str, replicas: int, load: float) -> float | None:
+    """Return the share of requests within both targets on so many replicas; only where that is aimed at."""
+    attains = forecast.rates[name].attains
+    if attains is None:
+        return None
+    engines, count = np.array(load * attains.busy), np.array(min(replicas, MOST))
+    return 1.0 - float(attains.holding.missing(engines, count))
 
 
 def _alternative(
@@ -139,10 +152,16 @@ def _alternative(
             else sum(share * (e.itl or 0.0) for share, e in zip(shares, expected, strict=True)),
             max(e.utilisation or 0.0 for e in expected),
         )
+    attained = None
+    load = forecast.load or 0.0
+    parts = [(name, count, forecast.rates[name].rate * count / supply) for name, count, _ in mix.rows]
+    within = [_attained(forecast, name, count, load * share) for name, count, share in parts]
+    if parts and None not in within:
+        attained = sum(share * (value or 0.0) for (_, _, share), value in zip(parts, within, strict=True))
     notes = () if mix.chosen else (mix.note or "", _why_not(worst, supply, forecast, service) or "")
     cost = sum(forecast.rates[name].cost * count for name, count, _ in mix.rows)
     return Alternative(
-        dict(mix.replicas), cost, worst.ttft, worst.itl, worst.utilisation, mix.chosen, str(Parts(notes))
+        dict(mix.replicas), cost, worst.ttft, worst.itl, worst.utilisation, attained, mix.chosen, str(Parts(notes))
     )
 
 
