@@ -178,8 +178,9 @@ class Target(NamedTuple):
 class Facts(NamedTuple):
     """The numbers of a decision, each by its name; ``None`` is not known.
 
-    ``load`` is what arrives now, ``forecast`` what is planned for, and ``basis`` why the two differ. One replica carries
-    ``per_replica``; all three are in ``unit``. ``required`` is the replicas the load needs, before bounds and limits.
+    ``load`` is what arrives now, ``forecast`` what is planned for, and ``basis`` why the two differ. One replica
+    carries ``per_replica``; all three are in ``unit``. ``required`` is the replicas the load needs, before bounds and
+    limits.
     """
 
     unit: str = "requests/s"

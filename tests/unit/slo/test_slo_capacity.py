@@ -165,3 +165,58 @@ def test_a_variant_without_a_class_waits_for_the_important_ones(name):
     )
     assert found["gold-h"].target.replicas == 3
     assert found[name].target.replicas == 2
+
+
+def quotas(text: str, limiter: bool = False) -> dict[tuple[str, str], dict[str, str]]:
+    return {SATURATION: {"default": f"enableLimiter: {str(limiter).lower()}\nlimiters: [{{type: quota, {text}}}]"}}
+
+
+@pytest.mark.parametrize("limiter", [False, True], ids=["quota alone", "with the GPUs that exist"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "quotas: {H100: 1, L40S: 16}",
+        "namespaceQuotas: {chat: {H100: 1, L40S: 16}}",
+        "quotas: {H100: 9, L40S: 16}, namespaceQuotas: {default: {H100: 1, L40S: -1}}",
+    ],
+    ids=["cluster", "namespace", "both"],
+)
+def test_a_quota_sends_the_load_to_another_accelerator(text: str, limiter: bool):
+    found = run_slo(
+        *both("gold", 1),
+        load=80.0,
+        nodes=nodes(16, 16),
+        config_maps=quotas(text, limiter),
+        classes=CLASSES,
+        settings=INSTANT,
+    )
+    assert targets(found) == {"gold-h": 1, "gold-l": 9}, "28.3 + 9 times 5.88 are more than 80 requests/s"
+    assert found["gold-h"].why.limited_by == "quota quota"
+    assert "quota quota does not suffice (1 H100 allowed" in found["gold-h"].message
+
+
+def test_what_others_hold_counts_in_a_quota_and_nothing_that_runs_is_taken():
+    found = run_slo(
+        *both("gold", 1),
+        *both("silver", 3),
+        load=80.0,
+        nodes=nodes(16, 0),
+        config_maps=quotas("quotas: {H100: 2}"),
+        classes=CLASSES,
+        settings=INSTANT,
+    )
+    assert targets(found)["gold-h"] == 1, "four are held, two are allowed: no more are given"
+    assert targets(found)["silver-h"] >= 1
+
+
+def test_a_quota_of_one_namespace_leaves_others_alone():
+    found = run_slo(
+        *both("gold", 1),
+        load=80.0,
+        nodes=nodes(16, 16),
+        config_maps=quotas("namespaceQuotas: {code: {H100: 1}, default: {H100: -1, L40S: -1}}"),
+        classes=CLASSES,
+        settings=INSTANT,
+    )
+    assert targets(found) == {"gold-h": 3, "gold-l": 0}
+    assert found["gold-h"].why.limited_by is None

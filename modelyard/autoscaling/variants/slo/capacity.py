@@ -32,6 +32,19 @@ UNLIMITED = 10**9
 """GPUs of a pool where none are counted."""
 
 
+class QuotaRow(NamedTuple):
+    """What a quota allows of a pool, in a namespace or (``""``) in all together."""
+
+    name: str
+    namespace: str
+    pool: str
+    allowed: int
+
+    def __str__(self) -> str:
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"quota {self.name} does not suffice ({self.allowed} {self.pool or 'GPUs'} allowed{where})"
+
+
 class Member(NamedTuple):
     """A variant of a model that takes part: its replicas, what is under way, and the rate of a replica.
 
@@ -41,7 +54,7 @@ class Member(NamedTuple):
     sized: Sized
     variant: VariantTransition
     rate: Rate
-    quotas: Mapping[str, Quota]
+    quotas: Mapping[str, QuotaRow]
 
     @property
     def seen(self) -> Observation:
@@ -132,32 +145,36 @@ def _competitor(
     return CompetingModel(demand, demand.forecast, proposal.wanted, tuple(members))
 
 
-def _quotas(seen: Observation, quotas: Sequence[Quota]) -> dict[str, Quota]:
-    """Return the quotas that cap a variant, by capacity row: one for the namespace and one for all together."""
-    return {
-        f"quota {quota.name} of {space or 'all'}: {seen.pool}": quota
+def _quotas(seen: Observation, quotas: Sequence[Quota]) -> dict[str, QuotaRow]:
+    """Return what caps a variant, by capacity row: quotas of all namespaces together and of its own."""
+    rows = (
+        QuotaRow(quota.name, namespace, seen.pool, allowed)
         for quota in quotas
-        for space in ("", seen.key.namespace)
-        if quota.cap(space, seen.pool) is not None
-    }
+        for namespace in ("", seen.key.namespace)
+        if (allowed := quota.cap(namespace, seen.pool)) is not None
+    )
+    return {f"quota {row.name}/{row.namespace}/{row.pool}": row for row in rows}
 
 
 def _within_quotas(members: Sequence[Member], variants: Variants) -> dict[str, int]:
     """Return the GPUs that quotas leave to the members, by capacity row; what they hold now at least."""
-    left: dict[str, int] = {}
-    ours = {member.seen.key for member in members}
+    holding: dict[str, list[Member]] = defaultdict(list)
     for member in members:
-        for row, quota in member.quotas.items():
-            if row in left:
-                continue
-            pool, space = member.seen.pool, member.seen.key.namespace
-            space = space if f" of {space}: " in row else ""
-            counted = [v.seen for v in variants.values() if v.seen.pool == pool and space in ("", v.seen.key.namespace)]
-            others = sum((seen.current or 0) * seen.gpus for seen in counted if seen.key not in ours)
-            holding = [other for other in members if row in other.quotas]
-            held_now = sum(max(0, (m.seen.current or 0) - m.variant.lost) * m.seen.gpus for m in holding)
-            lost = sum(m.variant.lost * m.seen.gpus for m in holding)
-            left[row] = max((quota.cap(space, pool) or 0) - others - lost, held_now)
+        for row in member.quotas:
+            holding[row].append(member)
+    ours = {member.seen.key for member in members}
+    others = [variant.seen for variant in variants.values() if variant.seen.key not in ours]
+    left: dict[str, int] = {}
+    for row, counted in holding.items():
+        quota = counted[0].quotas[row]
+        beyond = sum(
+            (seen.current or 0) * seen.gpus
+            for seen in others
+            if seen.pool == quota.pool and quota.namespace in ("", seen.key.namespace)
+        )
+        lost = sum(member.variant.lost * member.seen.gpus for member in counted)
+        now = sum(max(0, (m.seen.current or 0) - m.variant.lost) * m.seen.gpus for m in counted)
+        left[row] = max(quota.allowed - beyond - lost, now)
     return left
 
 
@@ -256,11 +273,9 @@ def _changes(
     undo, without any delay, what the demand had asked for a tick before.
     """
     note = f" ({note})" if note else ""
-    quota = next((quota for m in model.members for row, quota in m.quotas.items() if row in short), None)
-    is_quota = quota is not None and not any(member.seen.pool in short for member in model.members)
-    scarcity: object = "accelerators are scarce"
-    if is_quota and quota is not None:
-        scarcity = f"quota {quota.name} does not suffice"
+    rows = (quota for member in model.members for row, quota in member.quotas.items() if row in short)
+    quota = next(rows, None)
+    scarcity = quota or "accelerators are scarce"
     why = Explanation(Reason.OTHER_MIX, scarcity=scarcity, note=note)
     if share.served < load * (1 - 1e-9):
         why = Explanation(Reason.SHARE_OF_LOAD, scarcity=scarcity, served=share.served, load=load, note=note)
@@ -278,6 +293,6 @@ def _changes(
             prefix = Explanation(Reason.ALLOCATED, share=why, before=before, after=after)
             change = ReplicaChange(STAGE, before, after, why, why.code, prefix)
         if share.limited:
-            limited_by = f"quota {quota.name}" if is_quota and quota is not None else LIMITED_BY
+            limited_by = LIMITED_BY if quota is None else f"quota {quota.name}"
             change = change._replace(limited_by=limited_by, scarcity=why)
         yield member.seen.key, change
