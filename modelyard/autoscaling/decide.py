@@ -6,8 +6,8 @@ something new and changes nothing it was given:
 1. ``observe``: what is known of each variant, an ``Observation``;
 2. ``_demands``: which variants are decided together and what is asked of them, a ``ModelDemand``;
 3. a strategy of ``strategies.REGISTRY``: what it proposes for a model, a ``Proposal``;
-4. ``MODEL_STAGES``, model by model: idleness and replica bounds;
-5. ``FLEET_STAGES``, for all together: accelerators and quotas;
+4. ``stages.MODEL_STAGES``, model by model: idleness and replica bounds;
+5. ``stages.FLEET_STAGES``, for all together: accelerators and quotas;
 6. ``records``: the decision about each variant, with its explanation, conditions and memory.
 
 Stages 4 and 5 return ``ReplicaChange``s, which ``Sized`` adds up. Policy bindings go through ``bindings.decide``.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -27,23 +27,20 @@ from modelyard.autoscaling.budget import SEARCHES, TRIALS
 from modelyard.autoscaling.config_maps import look_alikes
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, shared_models
-from modelyard.autoscaling.limiter import limit
 from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.observe import Observed, observe
 from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.select import target_found
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.strategies import COUNTINGS, FORECASTINGS, analyzers, binding_strategy, entries
+from modelyard.autoscaling.stages import FLEET_STAGES, MODEL_STAGES
+from modelyard.autoscaling.strategies import FORECASTINGS, analyzers, binding_strategy, entries
 from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.attribution import by_pod, with_groups
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate
-from modelyard.autoscaling.variants.enforcement import enforce
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import (
-    Changes,
     Proposal,
     Proposed,
-    ReplicaChange,
     Sized,
     Variants,
     changed,
@@ -51,34 +48,12 @@ from modelyard.autoscaling.variants.proposal import (
 )
 from modelyard.autoscaling.variants.records import make_record
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
-from modelyard.autoscaling.variants.shortage import cannot_scale
-from modelyard.autoscaling.variants.slo.capacity import share_capacity
 from modelyard.autoscaling.variants.slo.forecasting import forecast_loads
 from modelyard.autoscaling.variants.slo.outlook import Outlook
+from modelyard.autoscaling.variants.stage import ProposedModel
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.metrics.values import queued_for
 from modelyard.objects import Key, Notice
-
-
-class ProposedModel(NamedTuple):
-    """A model with what was proposed for it."""
-
-    demand: ModelDemand
-    proposal: Proposal
-
-
-class StageResult(NamedTuple):
-    """What a stage changes, and what went wrong with it."""
-
-    changes: Changes = ()
-    problem: str | None = None
-
-
-class PipelineStage(NamedTuple):
-    """A stage after the proposal. ``on_failure`` says in the errors of the tick what is missing then."""
-
-    run: Callable[[Sequence[ProposedModel], Variants, TickContext], StageResult]
-    on_failure: str = "deciding failed"
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
@@ -228,13 +203,13 @@ def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple
     refused: dict[Key, tuple[Observation, Proposed]] = {}
     for seen in active:
         place, objective = (seen.key.namespace, seen.variant.model_id), seen.objective
-        published = seen.handling.compatibility is Compatibility.PUBLISHED
+        must_aim = seen.handling.reading.needs_objective
         service = None
         if objective is not None:
             waits = objective.spec is None and place in aimless
-            if published or not (waits or objective.problem is not None):
+            if must_aim or not (waits or objective.problem is not None):
                 service = objective.service
-            if service is None and published:
+            if service is None and must_aim:
                 refused[seen.key] = seen, keep(seen, Explanation(Reason.NO_OBJECTIVE, problem=objective.problem))
                 continue
         # A variant without a profile is not sized together with one that has one: where nothing can be aimed at, each
@@ -256,19 +231,20 @@ def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple
 
 def _in_one_mode(group: Group) -> Group:
     """Return the group in repaired mode where its variants ask for several."""
-    published = [seen for seen in group.variants if seen.handling.compatibility is Compatibility.PUBLISHED]
-    if len(published) in (0, len(group.variants)):
+    default = Compatibility.REPAIRED
+    if len({seen.handling.compatibility for seen in group.variants}) == 1:
         return group
     text = f"{group.name} mixes compatibility modes: all its variants are decided in repaired mode"
-    notices = {seen.key: (Notice("InvalidConfiguration", text, "Warning"),) for seen in published}
+    notices: dict[Key, tuple[Notice, ...]] = {}
     variants = []
     for seen in group.variants:
-        if seen.key in notices:
+        if seen.handling.compatibility is not default:
+            notices[seen.key] = (Notice("InvalidConfiguration", text, "Warning"),)
             seen = seen.without_surge()
-            handling = seen.handling._replace(compatibility=Compatibility.REPAIRED)
+            handling = seen.handling._replace(compatibility=default)
             seen = seen._replace(handling=handling, pending=max(0, (seen.current or 0) - (seen.ready or 0)))
         variants.append(seen)
-    return group._replace(variants=tuple(variants), compatibility=Compatibility.REPAIRED, notices=notices)
+    return group._replace(variants=tuple(variants), compatibility=default, notices=notices)
 
 
 def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants]:
@@ -280,60 +256,6 @@ def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants
     for stage in MODEL_STAGES:
         variants = changed(variants, stage.run(models, variants, tick).changes)
     return proposal, variants
-
-
-def _judge_idleness(models: Sequence[ProposedModel], variants: Variants, tick: TickContext) -> StageResult:
-    changes: list[tuple[Key, ReplicaChange]] = []
-    for demand, proposal in models:
-        if not proposal.settled:
-            changes += enforce(demand, variants, tick.signals, tick.now)
-    return StageResult(changes)
-
-
-def _keep_bounds(models: Sequence[ProposedModel], variants: Variants, tick: TickContext) -> StageResult:
-    """Keep targets within their bounds: once, before GPUs are shared out, so that no minimum overrules those."""
-    changes: list[tuple[Key, ReplicaChange]] = []
-    for key, variant in variants.items():
-        before, seen = variant.replicas, variant.seen
-        if variant.proposed.decided and before is not None and (seen.spec > 0 or before):
-            after = seen.bounds.clamp(before)
-            if after != before:
-                changes.append((key, _clamped(variant, before, after)))
-    return StageResult(changes)
-
-
-def _clamped(variant: Sized, before: int, after: int) -> ReplicaChange:
-    seen, bounds = variant.seen, variant.seen.bounds
-    lowered, stays = after < before, after == seen.current
-    outcome = Reason.RAISED if not stays else Reason.HELD_UP
-    if lowered:
-        outcome = Reason.LOWERED if not stays else Reason.HELD_DOWN
-    source = bounds.upper_from if lowered else bounds.lower_from
-    change = ReplicaChange.to("bounds", before, after, Explanation(outcome, before=before, after=after, source=source))
-    current = seen.current or 0
-    if lowered and before > current and variant.shortage is None:
-        change = change._replace(shortage=cannot_scale(seen, current, before))
-    return change
-
-
-def _share_accelerators(models: Sequence[ProposedModel], variants: Variants, tick: TickContext) -> StageResult:
-    return StageResult(share_capacity(models, variants, tick))
-
-
-def _limit(models: Sequence[ProposedModel], variants: Variants, tick: TickContext) -> StageResult:
-    if not (tick.counts_gpus or tick.quotas):
-        return StageResult()
-    thresholds = {seen.key: demand.config.thresholds for demand, _ in models for seen in demand.variants}
-    return StageResult(*limit(variants, thresholds, tick, COUNTINGS[tick.settings.compatibility]))
-
-
-MODEL_STAGES = [PipelineStage(_judge_idleness), PipelineStage(_keep_bounds)]
-"""Run for each model by itself, in this order: what fails, fails for that model alone."""
-FLEET_STAGES = [
-    PipelineStage(_share_accelerators, "allocation of scarce accelerators failed"),
-    PipelineStage(_limit, "GPU limiter failed, targets are not limited"),
-]
-"""Run for all models together, in this order."""
 
 
 def _outlook(

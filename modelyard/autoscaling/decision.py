@@ -175,7 +175,7 @@ class Target(NamedTuple):
     decided: bool
 
 
-class Facts(NamedTuple):
+class DecisionFacts(NamedTuple):
     """The numbers of a decision, each by its name; ``None`` is not known.
 
     ``load`` is what arrives now, ``forecast`` what is planned for, and ``basis`` why the two differ. One replica
@@ -191,7 +191,7 @@ class Facts(NamedTuple):
     required: int | None = None
 
 
-NO_FACTS = Facts()
+NO_FACTS = DecisionFacts()
 
 
 class Why(NamedTuple):
@@ -199,7 +199,7 @@ class Why(NamedTuple):
 
     reason: str
     message: str
-    facts: Facts = NO_FACTS
+    facts: DecisionFacts = NO_FACTS
     steps: tuple[Step, ...] = ()
     limited_by: str | None = None
     evidence: Evidence | None = None

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelyard.autoscaling.decision import BindingDecision, Bounds, Evidence, Facts, Prediction, Record, VariantDecision
+from modelyard.autoscaling.decision import (
+    BindingDecision,
+    Bounds,
+    DecisionFacts,
+    Evidence,
+    Prediction,
+    Record,
+    VariantDecision,
+)
 from modelyard.objects.documents import counted
 
 UNKNOWN = "–"
@@ -81,7 +89,7 @@ def _bounds(bounds: Bounds) -> str | None:
     return f"bounds: {', '.join(parts)}" if parts else None
 
 
-def _facts(facts: Facts) -> str | None:
+def _facts(facts: DecisionFacts) -> str | None:
     """Return the labelled numbers of a decision, ``None`` without any."""
     labelled = [
         (label, f"{value:.4g} {unit}")

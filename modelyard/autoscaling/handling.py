@@ -33,13 +33,15 @@ class CompatibilityRules(NamedTuple):
     """An SLO class is looked up where the variant refers to, in its namespace too, and may stand for any model."""
     needs_price: bool = False
     """A variant in SLO form cannot be decided on while its accelerator has no price."""
+    needs_objective: bool = False
+    """A variant in SLO form that cannot be sized is not decided on at all."""
     status_batch: int | None = None
     """The batch limit that the status shows; then costs are those of one accelerator per replica."""
 
 
 READINGS: Mapping[Compatibility, CompatibilityRules] = {
     Compatibility.REPAIRED: CompatibilityRules(),
-    Compatibility.PUBLISHED: CompatibilityRules(True, False, False, False, True, 256),
+    Compatibility.PUBLISHED: CompatibilityRules(True, False, False, False, True, True, 256),
 }
 
 

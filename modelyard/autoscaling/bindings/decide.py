@@ -24,7 +24,7 @@ from modelyard.autoscaling.decision import (
     BindingDecision,
     Bounds,
     Decision,
-    Facts,
+    DecisionFacts,
     Identity,
     Now,
     Record,
@@ -218,13 +218,13 @@ def _target_record(
     return _record(view, target, how, replicas, True, reason, message, steps, facts=_facts(total))
 
 
-def _facts(total: TotalDecision) -> Facts:
+def _facts(total: TotalDecision) -> DecisionFacts:
     """Return the numbers of the metric that decided, per instance; the required instances are those of all targets."""
     if not total.recommendation.proposals:
-        return Facts()
+        return DecisionFacts()
     best = deciding(total.recommendation.proposals)
     unit = f"{best.metric} per instance"
-    return Facts(unit, best.ratio * best.target, per_replica=best.target, required=best.replicas)
+    return DecisionFacts(unit, best.ratio * best.target, per_replica=best.target, required=best.replicas)
 
 
 def _record(
@@ -237,7 +237,7 @@ def _record(
     message: str,
     steps: tuple[Step, ...] | None = None,
     publish: bool = True,
-    facts: Facts = NO_FACTS,
+    facts: DecisionFacts = NO_FACTS,
 ) -> Record:
     """``steps`` ``None``: nothing is to be written."""
     writes = steps is not None and how.mode is Mode.DIRECT and replicas != target.current

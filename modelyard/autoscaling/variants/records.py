@@ -9,7 +9,7 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
 from modelyard.autoscaling.decision import (
     Action,
     Decision,
-    Facts,
+    DecisionFacts,
     Identity,
     Now,
     Record,
@@ -108,19 +108,19 @@ def make_record(
     )
 
 
-def _facts(sized: Sized, demand: ModelDemand | None, proposal: Proposal | None) -> Facts:
+def _facts(sized: Sized, demand: ModelDemand | None, proposal: Proposal | None) -> DecisionFacts:
     """Return the numbers of the decision: the model's load and what one replica of the variant carries."""
     if demand is None or proposal is None:
-        return Facts()
+        return DecisionFacts()
     name, forecast, proposed = sized.seen.name, demand.forecast, sized.proposed
     required = proposed.replicas if proposed.decided and proposed.origin is Origin.STRATEGY else None
     if proposal.wanted:
         required = proposal.wanted.get(name, required)
     if forecast is None:
         load = demand.load.arrivals if demand.load is not None else None
-        return Facts(load=load, required=required)
+        return DecisionFacts(load=load, required=required)
     rate = forecast.rates[name]
-    return Facts(
+    return DecisionFacts(
         load=forecast.load,
         forecast=forecast.planned if forecast.load is not None else None,
         basis=str(forecast.basis or ""),

@@ -1,0 +1,31 @@
+"""What a stage after the proposals is: it looks at what was proposed and returns what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.variants.demand import ModelDemand
+from modelyard.autoscaling.variants.proposal import Changes, Proposal, Variants
+
+
+class ProposedModel(NamedTuple):
+    """A model with what was proposed for it."""
+
+    demand: ModelDemand
+    proposal: Proposal
+
+
+class StageResult(NamedTuple):
+    """What a stage changes, and what went wrong with it."""
+
+    changes: Changes = ()
+    problem: str | None = None
+
+
+class PipelineStage(NamedTuple):
+    """A stage. ``on_failure`` says in the errors of the tick what is missing without it."""
+
+    run: Callable[[Sequence[ProposedModel], Variants, TickContext], StageResult]
+    on_failure: str = "deciding failed"
