@@ -344,6 +344,82 @@ class Reason(Enum):
     WOULD_CARRY_LESS = "", "would carry {supply:.4g}/s of {planned:.4g}/s planned for"
     WOULD_CARRY = "", "would carry {supply:.4g}/s"
 
+    # Metrics of a binding's targets.
+    NO_TARGET_READABLE = "TargetInvalid", "no target could be read"
+    NO_INSTANCE_GIVES = "MetricsUnavailable", "none of {number} ready instances gives {names}{because}"
+    NOTHING_AT_ZERO = "AtZero", "at zero replicas there is nothing to measure{hint}"
+    NO_WAKE_QUERY = (
+        "",
+        "; nothing can wake it: give the binding the annotation modelyard.dev/wake-query, or set minReplicas above 0",
+    )
+    INSTANCES_COMING = "NoReadyInstance", "no instance is ready yet, {unready} are coming{because}"
+    METRICS_PARTIAL = "MetricsPartial", "measured {measured} ready instances{because}"
+    METRICS_MEASURED = "MetricsFound", "all metrics of {number} ready instances were measured{because}"
+    BECAUSE = "", ": {errors}{more}"
+    MORE_ERRORS = "", "; and {number} more"
+    BELOW_MINIMUM = "BelowMinimum", "{current} is below the minimum {minimum}"
+    ABOVE_MAXIMUM = "AboveMaximum", "{current} is above the maximum {maximum}"
+    NOTHING_MEASURED = "", "no metric of the policy could be measured"
+    METRICS_INCOMPLETE = (
+        "MetricsIncomplete",
+        "{proposal}; {names} cannot be measured now, and without it nothing is taken away",
+    )
+    NONE_READY = (
+        "NoReadyInstance",
+        "{proposal}; no instance is ready, and none of the {unready:g} on their way is given up",
+    )
+    BOUNDED = "", "{proposal}, bounded to {replicas} by the {bound} of replicas"
+    WITH_SOURCES = "", "{why} ({sources})"
+    TOTAL_WITHIN = "", "{metric} {total:g} in all, within {tolerance:.0%} of {target:g} each"
+    TOTAL_ASKS = "", "{metric} {total:g} in all at {target:g} each asks for {replicas}"
+    MEAN = "", "{metric} {mean:.4g} each over {instances}, target {target:g}{missing}{unready}"
+    MEAN_MISSING = "", ", {number} missing"
+    MEAN_UNREADY = "", ", {number:g} not ready"
+    MEAN_WITHIN = "", "{mean}: within {tolerance:.0%}, keeps {replicas}"
+    MEAN_UNCERTAIN = "", "{mean}: not certain enough to move, keeps {replicas}"
+    MEAN_WRONG_WAY = "", "{mean}: {desired} would go the wrong way, keeps {replicas}"
+    MEAN_ASKS = "", "{mean}: asks for {replicas}"
+
+    # How far a binding follows its metrics now.
+    PANIC = "", "panic until {until}"
+    PANIC_LIMITED = "RateLimited", "{panic}, at most {percent} % above {base} within {period:g} s"
+    PANICKING = "Panicking", "{panic}: no scale-down before that"
+    PANIC_STAYS = "", "{panic}: no scale-down"
+    STABILIZED_DOWN = "Stabilizing", "the highest recommendation of the last {window:g} s is {highest}{then}"
+    STABILIZED_UP = "Stabilizing", "the lowest recommendation of the last {window:g} s is {lowest}"
+    POSSIBLE_AFTER = "", "; {replicas} is possible after {time}"
+    RATE_LIMITED = (
+        "RateLimited",
+        "at most the {which} of {instances} or {percent} % {direction} than {base} within {period:g} s{then}",
+    )
+    CLAMPED = "", "bounds are {minimum} to {maximum}"
+    PASSES_LIMITS = "", "pending demand passes all limits"
+    DEMAND_WAKES = "WokenByDemand", "pending demand wakes it"
+    TOTAL_MOVE = "", "total {before} → {after}{share}"
+    OF_WHICH = "", ", of which {replicas} here"
+    SHARE = "", "share of the total {total} for {target}"
+    DEMAND_UNKNOWN = (
+        "WaitingForIdle",
+        "keeps the last instance: it is not known whether there is demand (no instance tells of running and waiting "
+        "requests, or one could not be read; the annotation modelyard.dev/wake-query can say it instead)",
+    )
+    STILL_ASKED = "WaitingForIdle", "keeps the last instance: {demand:g} requests are running or waiting"
+    STILL_WANTED = "WaitingForIdle", "keeps the last instance: the metrics ask for {replicas}"
+    IN_GRACE = (
+        "WaitingForIdle",
+        "keeps the last instance until {until}: idle since {since}, grace is {grace:g} s",
+    )
+    ROLE_RATIO = "RoleRatio", "{before} by itself, {after} to keep {ratio}"
+    RATIO_INVALID = "InvalidConfiguration", "annotation {annotation}: {error}"
+    OTHER_ROLE_UNKNOWN = "OtherRoleUnknown", "the role of {role} is not decided on: {why}"
+    AT_BOUND_MINIMUM = "AtMinimum", "the metrics ask for no more than the minimum"
+    AT_BOUND_MAXIMUM = "AtMaximum", "the metrics ask for no less than the maximum"
+    ON_TARGET = "OnTarget", "the metrics ask for what there is"
+    SHARED = "Shared", "the total goes the other way"
+    METRICS_ABOVE = "MetricsAboveTarget", "the metrics ask for more"
+    METRICS_BELOW = "MetricsBelowTarget", "the metrics ask for less"
+    TARGET_LOST = "TargetInvalid", "{workload} cannot be read: {why}; its replicas are kept"
+
     # The documented algorithms.
     STEP = (
         "",

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory, History
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.view import Behaviour, DirectionLimits
 
 
@@ -19,9 +20,8 @@ from modelyard.autoscaling.view import Behaviour, DirectionLimits
 class Correction:
     """The replicas to have now, and what to remember: ``memory`` with ``remembered`` applied once all is decided.
 
-    ``noted`` is the recommendation to record. ``blocked`` says in a few words what keeps the replicas from the
-    recommendation and until when, empty when nothing does; ``blocked_by`` is the code for it: ``Stabilizing``,
-    ``RateLimited`` or ``Panicking``.
+    ``noted`` is the recommendation to record. ``blocked`` is what keeps the replicas from the recommendation and until
+    when, ``None`` when nothing does.
     """
 
     replicas: int
@@ -29,8 +29,7 @@ class Correction:
     memory: BindingMemory
     noted: int
     steps: tuple[Step, ...] = ()
-    blocked: str = ""
-    blocked_by: str = ""
+    blocked: Explanation | None = None
 
 
 def correct(
@@ -62,11 +61,11 @@ def correct(
     replicas = run.replicas
     clamped = min(max(replicas, minimum), maximum)
     if clamped != replicas:
-        run.step("clamp", clamped, f"bounds are {minimum} to {maximum}")
-        run.blocked = run.blocked_by = ""
+        run.step("clamp", clamped, Explanation(Reason.CLAMPED, minimum=minimum, maximum=maximum))
+        run.blocked = None
     if until != memory.panic_until:
         memory = memory.model_copy(update={"panic_until": until})
-    return Correction(clamped, panic, memory, run.noted(clamped), tuple(run.steps), run.blocked, run.blocked_by)
+    return Correction(clamped, panic, memory, run.noted(clamped), tuple(run.steps), run.blocked)
 
 
 def remembered(correction: Correction, replicas: int, now: float, tick: float) -> BindingMemory:
@@ -109,8 +108,7 @@ class Corrector:
         self.tick = tick
         self.replicas = recommended
         self.steps: list[Step] = []
-        self.blocked = ""
-        self.blocked_by = ""
+        self.blocked: Explanation | None = None
 
     @classmethod
     def started(cls, memory: BindingMemory, current: int, now: float) -> BindingMemory:
@@ -161,30 +159,26 @@ class Corrector:
         limit = self._bound(self.behaviour.up, base, 1)
         return max(limit, 1) if limit is not None and self.current == 0 else limit
 
-    def step(self, stage: str, after: int, detail: str) -> None:
+    def step(self, stage: str, after: int, why: Explanation) -> None:
         """Note a step that leads to other replicas."""
-        self.steps.append(Step(stage, self.replicas, after, detail))
+        self.steps.append(Step(stage, self.replicas, after, str(why)))
         self.replicas = after
-
-    def block(self, code: str, text: str) -> None:
-        """Note what keeps the replicas from the recommendation."""
-        self.blocked_by, self.blocked = code, text
 
     def panic(self, until: float) -> None:
         """Follow the recommendation in panic."""
         panic, line = self.behaviour.panic, self.memory.corrected
         base = windows.lowest_line(line, panic.period, self.now, self.tick, self.current)
-        text = f"panic until {clock(until)}"
+        why = Explanation(Reason.PANIC, until=clock(until))
         limit = None if base is None else self.panic_limit(base)
         if limit is not None and limit < self.replicas:
-            text += f", at most {panic.percent} % above {base} within {panic.period:g} s"
-            self.block("RateLimited", text)
-            self.step("panic", limit, text)
+            why = Explanation(Reason.PANIC_LIMITED, panic=why, percent=panic.percent, base=base, period=panic.period)
+            self.blocked = why
+            self.step("panic", limit, why)
         if self.replicas < self.current:
-            self.block("Panicking", f"{text}: no scale-down before that")
-            self.step("panic", self.current, f"{text}: no scale-down")
+            self.blocked = Explanation(Reason.PANICKING, panic=why)
+            self.step("panic", self.current, Explanation(Reason.PANIC_STAYS, panic=why))
         elif not self.steps:
-            self.step("panic", self.replicas, text)
+            self.step("panic", self.replicas, why)
 
     def down(self) -> None:
         """Follow a recommendation of fewer replicas."""
@@ -193,11 +187,10 @@ class Corrector:
         if highest is not None and highest > self.replicas:
             until = windows.held_until(history, rules.window, self.now, self.tick, above=self.replicas)
             after = min(highest, self.current)
-            text = f"the highest recommendation of the last {rules.window:g} s is {highest}"
-            if until is not None:
-                text += f"; {self.replicas} is possible after {clock(until)}"
-            self.step("stabilization", after, text)
-            self.block("Stabilizing", text)
+            then = "" if until is None else _possible(self.replicas, until)
+            why = Explanation(Reason.STABILIZED_DOWN, window=rules.window, highest=highest, then=then)
+            self.blocked = why
+            self.step("stabilization", after, why)
         base = self.shrinking_base(rules.period)
         if base is not None:
             self._limit(base, rules, self._bound(rules, base, -1), down=True)
@@ -208,9 +201,8 @@ class Corrector:
         rules, history = self.behaviour.up, self.memory.recommended
         lowest = windows.lowest_record(history, rules.window, self.now, self.tick)
         if lowest is not None and lowest < self.replicas:
-            text = f"the lowest recommendation of the last {rules.window:g} s is {lowest}"
-            self.step("stabilization", max(lowest, self.current), text)
-            self.block("Stabilizing", text)
+            self.blocked = Explanation(Reason.STABILIZED_UP, window=rules.window, lowest=lowest)
+            self.step("stabilization", max(lowest, self.current), self.blocked)
         base = windows.lowest_line(self.memory.corrected, rules.period, self.now, self.tick, self.current)
         if base is not None:
             self._limit(base, rules, self.growth_limit(base), down=False)
@@ -230,16 +222,22 @@ class Corrector:
         if limit is None or (self.replicas >= limit if down else self.replicas <= limit):
             return
         after = min(limit, self.current) if down else max(limit, self.current)
-        which = "larger" if rules.select == "Or" else "smaller"
-        text = (
-            f"at most the {which} of {rules.instances} or {rules.percent} % {'less' if down else 'more'} than {base} "
-            f"within {rules.period:g} s"
-        )
         freed = _freed(self.memory.corrected, base, rules.period, self.now)
-        if freed is not None:
-            text += f"; more is possible after {clock(freed)}"
-        self.step("rate limit", after, text)
-        self.block("RateLimited", text)
+        self.blocked = Explanation(
+            Reason.RATE_LIMITED,
+            which="larger" if rules.select == "Or" else "smaller",
+            instances=rules.instances,
+            percent=rules.percent,
+            direction="less" if down else "more",
+            base=base,
+            period=rules.period,
+            then="" if freed is None else _possible("more", freed),
+        )
+        self.step("rate limit", after, self.blocked)
+
+
+def _possible(replicas: object, time: float) -> Explanation:
+    return Explanation(Reason.POSSIBLE_AFTER, replicas=replicas, time=clock(time))
 
 
 def _freed(history: History, base: int, period: float, now: float) -> float | None:

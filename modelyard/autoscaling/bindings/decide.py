@@ -37,7 +37,7 @@ from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Handling, f
 from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.mixing import Effort
-from modelyard.autoscaling.reasons import ConditionValue
+from modelyard.autoscaling.reasons import ConditionValue, Reason
 from modelyard.autoscaling.settings import Compatibility, Mode
 from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.view import BindingView, TargetView
@@ -166,18 +166,19 @@ def conclude_binding(assessed: AssessedBinding, now: float, change: roles.RatioC
         conditions = story.of_outcome(view, False, text, None, now)
         return _decision(view, records, conditions, notices, _followed(view, memory, {}, now), text)
     readable = [target for target in view.targets if target.current is not None]
-    is_wrong = change is not None and change.reason == INVALID and bool(readable)
+    is_wrong = change is not None and change.why.reason is Reason.RATIO_INVALID and bool(readable)
     if readable and change is not None:
         total = roles.applied(total, change, memory, readable[0])
         records = _target_records(view, total, assessed.how, metrics)
         if is_wrong:
-            notices.append(Notice(INVALID, change.text, "Warning"))
+            notices.append(Notice(change.why.code, str(change.why), "Warning"))
     unmeasured = metrics is not None and metrics.reason == UNMEASURED
     if metrics is not None and unmeasured:
         notices.append(Notice(UNMEASURED, str(metrics.message), "Warning"))
     for target in view.targets:
         if target.current is None:
-            notices.append(Notice("TargetInvalid", story.missing(target), "Warning"))
+            why = story.missing(target)
+            notices.append(Notice(why.code, str(why), "Warning"))
     until = total.memory.panic_until
     panic = total.correction.panic if total.correction is not None else until is not None and now <= until
     message = story.overall(view, total, records)
@@ -203,7 +204,8 @@ def _target_record(
     view: BindingView, target: TargetView, total: TotalDecision, how: Handling, metrics: ConditionValue | None
 ) -> Record:
     if target.current is None:
-        return _record(view, target, how, None, False, "TargetInvalid", story.missing(target))
+        why = story.missing(target)
+        return _record(view, target, how, None, False, why.code, str(why))
     key = str(target.workload)
     if total.replicas is None:
         reason, message = story.of_skip(target, metrics, total.recommendation)

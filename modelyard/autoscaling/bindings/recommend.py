@@ -10,7 +10,7 @@ from math import ceil, fsum, inf, isnan
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.names import is_ratio
-from modelyard.objects.documents import counted
+from modelyard.autoscaling.reasons import Count, Explanation, JoinedTexts, Reason
 
 CEILING = 10**9
 """Replicas that stand for "without end" in the arithmetic."""
@@ -20,7 +20,7 @@ SLACK = 1e-9
 
 
 class MetricProposal(NamedTuple):
-    """What one metric asks for. ``ratio`` is load over target (1: exactly on target), ``why`` the numbers in words.
+    """What one metric asks for. ``ratio`` is load over target (1: exactly on target).
 
     ``target`` is what one instance should carry.
     """
@@ -28,7 +28,7 @@ class MetricProposal(NamedTuple):
     metric: str
     replicas: int
     ratio: float
-    why: str
+    why: Explanation
     target: float = 0.0
 
 
@@ -37,11 +37,11 @@ class Recommendation(NamedTuple):
 
     replicas: int | None
     proposals: tuple[MetricProposal, ...]
-    why: str
+    why: Explanation
     bounded: str = ""
     """``minimum`` or ``maximum`` when the bounds decided."""
-    held: str = ""
-    """CamelCase code of why nothing is done although metrics said something."""
+    held: bool = False
+    """Nothing is done, for the reason given, although metrics said something."""
 
 
 def recommend(
@@ -71,32 +71,36 @@ def recommend(
     than ``current``.
     """
     if current < minimum:
-        return Recommendation(minimum, (), f"{current} is below the minimum {minimum}", "minimum")
+        why = Explanation(Reason.BELOW_MINIMUM, current=current, minimum=minimum)
+        return Recommendation(minimum, (), why, "minimum")
     if current > maximum:
-        return Recommendation(maximum, (), f"{current} is above the maximum {maximum}", "maximum")
+        why = Explanation(Reason.ABOVE_MAXIMUM, current=current, maximum=maximum)
+        return Recommendation(maximum, (), why, "maximum")
     found: list[MetricProposal] = []
     for name, target in targets.items():
         total = (external or {}).get(name)
         if total is not None and not isnan(total):
-            found.append(_external(name, total, target, current, tolerance)._replace(target=target))
+            found.append(_external(name, total, target, current, tolerance))
         measured = _measured(name, target, current, tolerance, instances, unready, weights, doubts)
         if measured is not None:
-            found.append(measured._replace(target=target))
+            found.append(measured)
     if not found:
-        return Recommendation(None, (), "no metric of the policy could be measured")
+        return Recommendation(None, (), Explanation(Reason.NOTHING_MEASURED))
     best = deciding(found)
     if doubts and current > 0 and best.replicas <= current:
         told = {proposal.metric for proposal in found}
         dark = [name for name in targets if name in unknown and name not in told]
         if dark:
-            why = f"{best.why}; {', '.join(dark)} cannot be measured now, and without it nothing is taken away"
-            return Recommendation(None, tuple(found), why, held="MetricsIncomplete")
+            why = Explanation(Reason.METRICS_INCOMPLETE, proposal=best.why, names=JoinedTexts(dark))
+            return Recommendation(None, tuple(found), why, held=True)
         if best.replicas < current and unready > 0 and not instances:
-            why = f"{best.why}; no instance is ready, and none of the {unready:g} on their way is given up"
-            return Recommendation(None, tuple(found), why, held="NoReadyInstance")
+            why = Explanation(Reason.NONE_READY, proposal=best.why, unready=unready)
+            return Recommendation(None, tuple(found), why, held=True)
     clamped = min(max(best.replicas, minimum), maximum)
     bounded = "minimum" if clamped > best.replicas else "maximum" if clamped < best.replicas else ""
-    why = best.why + (f", bounded to {clamped} by the {bounded} of replicas" if bounded else "")
+    why = best.why
+    if bounded:
+        why = Explanation(Reason.BOUNDED, proposal=why, replicas=clamped, bound=bounded)
     return Recommendation(clamped, tuple(found), why, bounded)
 
 
@@ -128,11 +132,11 @@ def _external(name: str, total: float, target: float, current: int, tolerance: f
     desired = _ratio(total, target)
     ratio = desired / current if current else inf if desired > 0 else 0.0
     if current and _within(ratio, tolerance):
-        return MetricProposal(
-            name, current, ratio, f"{name} {total:g} in all, within {tolerance:.0%} of {target:g} each"
-        )
+        why = Explanation(Reason.TOTAL_WITHIN, metric=name, total=total, tolerance=tolerance, target=target)
+        return MetricProposal(name, current, ratio, why, target)
     replicas = ceiling(desired)
-    return MetricProposal(name, replicas, ratio, f"{name} {total:g} in all at {target:g} each asks for {replicas}")
+    why = Explanation(Reason.TOTAL_ASKS, metric=name, total=total, target=target, replicas=replicas)
+    return MetricProposal(name, replicas, ratio, why, target)
 
 
 def _measured(
@@ -160,14 +164,22 @@ def _measured(
     n, s, m = fsum(have), fsum(values), fsum(lack)
     ratio = _ratio(s / n, target)
     up = ratio >= 1
-    told = f"{name} {s / n:.4g} each over {counted(len(have), 'instance')}, target {target:g}"
-    if lack:
-        told += f", {len(lack)} missing"
-    if unready:
-        told += f", {unready:g} not ready"
+    mean = Explanation(
+        Reason.MEAN,
+        metric=name,
+        mean=s / n,
+        instances=Count(len(have), "instance"),
+        target=target,
+        missing=Explanation(Reason.MEAN_MISSING, number=len(lack)) if lack else "",
+        unready=Explanation(Reason.MEAN_UNREADY, number=unready) if unready else "",
+    )
+
+    def keeps(reason: Reason, **facts: object) -> MetricProposal:
+        return MetricProposal(name, current, ratio, Explanation(reason, mean=mean, replicas=current, **facts), target)
+
     if not lack and not (unready and up):
         if _within(ratio, tolerance):
-            return MetricProposal(name, current, ratio, f"{told}: within {tolerance:.0%}, keeps {current}")
+            return keeps(Reason.MEAN_WITHIN, tolerance=tolerance)
         desired = ceiling(ratio * n)
     else:
         n += m
@@ -177,10 +189,11 @@ def _measured(
             n += unready
         careful = _ratio(s / n, target)
         if _within(careful, tolerance) or (careful >= 1) != up:
-            return MetricProposal(name, current, ratio, f"{told}: not certain enough to move, keeps {current}")
+            return keeps(Reason.MEAN_UNCERTAIN)
         desired = ceiling(careful * n)
         if (not up and desired > current) or (up and desired < current):
             desired = current
     if doubts and ((not up and desired > current) or (up and desired < current)):
-        return MetricProposal(name, current, ratio, f"{told}: {desired} would go the wrong way, keeps {current}")
-    return MetricProposal(name, desired, ratio, f"{told}: asks for {desired}")
+        return keeps(Reason.MEAN_WRONG_WAY, desired=desired)
+    why = Explanation(Reason.MEAN_ASKS, mean=mean, replicas=desired)
+    return MetricProposal(name, desired, ratio, why, target)

@@ -13,16 +13,15 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import NamedTuple
 
-from modelyard.autoscaling.bindings.problems import INVALID
 from modelyard.autoscaling.bindings.total import TotalDecision
 from modelyard.autoscaling.decision import Record, Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
 from modelyard.resources.annotations import ROLE_RATIO
 
-KEPT, WAITING = "RoleRatio", "OtherRoleUnknown"
 _NUMBER = r"\d{1,6}(?:\.\d{1,6}|/[1-9]\d{0,5})?"
 _FORM = re.compile(rf"([a-z0-9][-a-z0-9.]{{0,252}})=({_NUMBER})(?:\.\.({_NUMBER}))?", re.ASCII)
 
@@ -52,8 +51,7 @@ class RatioChange(NamedTuple):
     """What the ratio makes of a decision: other replicas, or none at all (``None``: nothing is changed)."""
 
     replicas: int | None
-    text: str
-    reason: str = KEPT
+    why: Explanation
 
 
 def in_ratio(one: Role, other: Role, least: Fraction, most: Fraction) -> tuple[int, int]:
@@ -89,7 +87,7 @@ def kept(views: Iterable[BindingView], records: Mapping[Key, Record]) -> dict[Ke
                 if key in paired:
                     raise ValueError(f"{key} is in a ratio with {paired[key]} already; a role has one other")
         except ValueError as error:
-            found[view.key] = RatioChange(None, f"annotation {ROLE_RATIO}: {error}", INVALID)
+            found[view.key] = RatioChange(None, Explanation(Reason.RATIO_INVALID, annotation=ROLE_RATIO, error=error))
             continue
         paired |= {pair.one: pair.other, pair.other: pair.one}
         found |= _joined(pair, by_key, records)
@@ -99,15 +97,15 @@ def kept(views: Iterable[BindingView], records: Mapping[Key, Record]) -> dict[Ke
 def applied(total: TotalDecision, change: RatioChange, memory: BindingMemory, target: TargetView) -> TotalDecision:
     """The decision as the ratio has it. The histories keep what the role came to by itself; ``memory`` is what they
     were before it came to anything."""
-    if change.reason == WAITING and total.replicas is None:
+    if change.why.reason is Reason.OTHER_ROLE_UNKNOWN and total.replicas is None:
         return total
     if change.replicas is None:
-        advice = total.recommendation._replace(replicas=None, held=change.reason, why=change.text)
+        advice = total.recommendation._replace(replicas=None, held=True, why=change.why)
         return TotalDecision(advice, memory, current=total.current)
     key = str(target.workload)
     before = target.current if total.replicas is None else total.replicas[key]
-    steps = (*total.steps, Step("ratio", before, change.replicas, change.text))
-    return replace(total, replicas={key: change.replicas}, steps=steps, ratio=change.text)
+    steps = (*total.steps, Step("ratio", before, change.replicas, str(change.why)))
+    return replace(total, replicas={key: change.replicas}, steps=steps, ratio=change.why)
 
 
 def _pair(view: BindingView, views: Mapping[Key, BindingView]) -> Pair:
@@ -145,12 +143,13 @@ def _joined(
             replicas = target.minimum  # always that many, whatever is measured
         if replicas is None:
             why = record.why.message if record is not None else "it could not be decided on"
-            yield other, RatioChange(None, f"the role of {key} is not decided on: {why}", WAITING)
+            yield other, RatioChange(None, Explanation(Reason.OTHER_ROLE_UNKNOWN, role=key, why=why))
             return
         roles.append(Role(replicas, target.minimum, target.maximum))
     bounds = f"{pair.least}" if pair.least == pair.most else f"{pair.least} to {pair.most}"
-    asked = f"{bounds} of {pair.one.name} for one of {pair.other.name}"
+    ratio = f"{bounds} of {pair.one.name} for one of {pair.other.name}"
     found = in_ratio(roles[0], roles[1], pair.least, pair.most)
     for key, role, replicas in zip(pair[:2], roles, found, strict=True):
         if replicas != role.replicas:
-            yield key, RatioChange(replicas, f"{role.replicas} by itself, {replicas} to keep {asked}")
+            kept = Explanation(Reason.ROLE_RATIO, before=role.replicas, after=replicas, ratio=ratio)
+            yield key, RatioChange(replicas, kept)

@@ -9,24 +9,23 @@ from collections.abc import Mapping, Sequence
 
 from modelyard.autoscaling import conditions
 from modelyard.autoscaling.bindings.recommend import Recommendation
-from modelyard.autoscaling.bindings.roles import KEPT
 from modelyard.autoscaling.bindings.total import TotalDecision
 from modelyard.autoscaling.budget import BEYOND
 from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, TARGET_FOUND
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
-from modelyard.autoscaling.reasons import ConditionValue
+from modelyard.autoscaling.reasons import ConditionValue, Explanation, JoinedTexts, Parts, Reason
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition
 from modelyard.reconcile.reach import NOT_PERMITTED
 
-NOTHING_KNOWN = Recommendation(None, (), "no target could be read")
+NOTHING_KNOWN = Recommendation(None, (), Explanation(Reason.NO_TARGET_READABLE))
 _SHOWN = 3
 
 
-def missing(target: TargetView) -> str:
-    """Why a target is left alone."""
+def missing(target: TargetView) -> Explanation:
+    """Return why a target is left alone."""
     why = target.problem or "it does not exist - create it, or correct targetRef"
-    return f"{target.workload} cannot be read: {why}; its replicas are kept"
+    return Explanation(Reason.TARGET_LOST, workload=target.workload, why=why)
 
 
 def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> ConditionValue | None:
@@ -38,39 +37,36 @@ def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> ConditionVa
     instances = [instance for target in known for instance in target.instances]
     have = {name: sum(1 for instance in instances if name in instance) for name in wanted if name not in external}
     errors = [error for target in known for error in target.scrape_errors]
-    because = f": {'; '.join(errors[:_SHOWN])}" if errors else ""
-    if len(errors) > _SHOWN:
-        because += f"; and {len(errors) - _SHOWN} more"
+    because: object = ""
+    if errors:
+        more = Explanation(Reason.MORE_ERRORS, number=len(errors) - _SHOWN) if len(errors) > _SHOWN else ""
+        because = Explanation(Reason.BECAUSE, errors=Parts(errors[:_SHOWN]), more=more)
     if not external and not any(have.values()):
-        unready = sum(target.unready for target in known)
-        names = ", ".join(wanted)
         if instances:
-            return ConditionValue(
-                "False", "MetricsUnavailable", f"none of {len(instances)} ready instances gives {names}{because}"
+            why = Explanation(
+                Reason.NO_INSTANCE_GIVES, number=len(instances), names=JoinedTexts(wanted), because=because
             )
-        if not any(target.current for target in known):
-            hint = ""
-            if all(target.demand is None for target in known):
-                hint = (
-                    "; nothing can wake it: give the binding the annotation modelyard.dev/wake-query, or set "
-                    "minReplicas above 0"
-                )
-            return ConditionValue("False", "AtZero", f"at zero replicas there is nothing to measure{hint}")
-        return ConditionValue("False", "NoReadyInstance", f"no instance is ready yet, {unready} are coming{because}")
+        elif not any(target.current for target in known):
+            unwakeable = all(target.demand is None for target in known)
+            why = Explanation(Reason.NOTHING_AT_ZERO, hint=Explanation(Reason.NO_WAKE_QUERY) if unwakeable else "")
+        else:
+            unready = sum(target.unready for target in known)
+            why = Explanation(Reason.INSTANCES_COMING, unready=unready, because=because)
+        return ConditionValue.of("False", why)
     partial = [f"{name} of {count} of {len(instances)}" for name, count in have.items() if count < len(instances)]
     if partial:
-        return ConditionValue("True", "MetricsPartial", f"measured {', '.join(partial)} ready instances{because}")
-    return ConditionValue(
-        "True", "MetricsFound", f"all metrics of {len(instances)} ready instances were measured{because}"
-    )
+        return ConditionValue.of(
+            "True", Explanation(Reason.METRICS_PARTIAL, measured=JoinedTexts(partial), because=because)
+        )
+    return ConditionValue.of("True", Explanation(Reason.METRICS_MEASURED, number=len(instances), because=because))
 
 
 def of_skip(target: TargetView, metrics: ConditionValue | None, advice: Recommendation) -> tuple[str, str]:
     """Reason and message of a target nothing was decided for."""
     if advice.held:
-        return advice.held, f"{advice.why}; replicas are kept"
+        return advice.why.code, f"{advice.why}; replicas are kept"
     if metrics is None:
-        return "TargetInvalid", NOTHING_KNOWN.why
+        return NOTHING_KNOWN.why.code, str(NOTHING_KNOWN.why)
     if metrics.reason == "AtZero":
         return "AtZero", f"{target.workload}: {metrics.message}"
     return metrics.reason, f"{metrics.message}; replicas are kept"
@@ -78,27 +74,28 @@ def of_skip(target: TargetView, metrics: ConditionValue | None, advice: Recommen
 
 def of_target(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> tuple[str, str]:
     """Reason and message of a decided target."""
-    parts = _parts(view, total, f", of which {replicas} here") if total.correction is not None else [total.ratio]
-    if (held := total.held.get(str(target.workload))) is not None:
-        parts.append(held)
-    reason = KEPT if total.ratio else _reason(view, target, total, replicas, target.current or 0)
-    return reason, "; ".join(parts)
+    held = total.held.get(str(target.workload))
+    share = Explanation(Reason.OF_WHICH, replicas=replicas)
+    parts = [*_parts(view, total, share), *([held] if held is not None else [])]
+    reason = total.ratio.reason if total.ratio is not None else _reason(view, target, total, replicas)
+    return reason.code, str(Parts(parts))
 
 
-def _parts(view: BindingView, total: TotalDecision, share: str = "") -> list[str]:
-    """Why the total is what it is; ``share`` is said of it where several targets share it."""
+def _parts(view: BindingView, total: TotalDecision, share: object = "") -> list[Explanation]:
+    """Return why the total is what it is; ``share`` is said of it where several targets share it."""
     advice, correction = total.recommendation, total.correction
-    assert correction is not None
-    parts = [advice.why]
-    if advice.bounded and (sources := _sources(view, advice.bounded)):
-        parts[0] += f" ({', '.join(sources)})"
-    if view.optimizer:
-        parts.append(f"total {total.current} → {correction.replicas}{share}")
-    if total.woken:
-        parts = ["pending demand wakes it", *(parts if advice.replicas else ())]
-    if correction.blocked:
-        parts.append(correction.blocked)
-    if total.ratio:
+    parts: list[Explanation] = []
+    if correction is not None:
+        parts = [advice.why]
+        if advice.bounded and (sources := _sources(view, advice.bounded)):
+            parts = [Explanation(Reason.WITH_SOURCES, why=advice.why, sources=JoinedTexts(sources))]
+        if view.optimizer:
+            parts.append(Explanation(Reason.TOTAL_MOVE, before=total.current, after=correction.replicas, share=share))
+        if total.woken:
+            parts = [Explanation(Reason.DEMAND_WAKES), *(parts if advice.replicas else ())]
+        if correction.blocked is not None:
+            parts.append(correction.blocked)
+    if total.ratio is not None:
         parts.append(total.ratio)
     return parts
 
@@ -110,24 +107,24 @@ def _sources(view: BindingView, bound: str) -> list[str]:
     return [source for source in dict.fromkeys(stated) if source not in own]
 
 
-def _reason(view: BindingView, target: TargetView, total: TotalDecision, replicas: int, current: int) -> str:
-    advice, correction = total.recommendation, total.correction
+def _reason(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> Reason:
+    advice, correction, current = total.recommendation, total.correction, target.current or 0
     assert correction is not None
     if total.woken and replicas > current:
-        return "WokenByDemand"
-    if str(target.workload) in total.held:
-        return "WaitingForIdle"
+        return Reason.DEMAND_WAKES
+    if (held := total.held.get(str(target.workload))) is not None:
+        return held.reason
     if replicas == current:
-        if correction.blocked_by:
-            return correction.blocked_by
+        if correction.blocked is not None:
+            return correction.blocked.reason
         if advice.bounded:
-            return "AtMinimum" if advice.bounded == "minimum" else "AtMaximum"
-        return "OnTarget"
+            return Reason.AT_BOUND_MINIMUM if advice.bounded == "minimum" else Reason.AT_BOUND_MAXIMUM
+        return Reason.ON_TARGET
     if not advice.proposals and advice.bounded:
-        return "BelowMinimum" if advice.bounded == "minimum" else "AboveMaximum"
+        return advice.why.reason
     if view.optimizer and (replicas > current) != (correction.replicas > total.current):
-        return "Shared"
-    return "MetricsAboveTarget" if replicas > current else "MetricsBelowTarget"
+        return Reason.SHARED
+    return Reason.METRICS_ABOVE if replicas > current else Reason.METRICS_BELOW
 
 
 def steps(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> tuple[Step, ...]:
@@ -135,10 +132,11 @@ def steps(view: BindingView, target: TargetView, total: TotalDecision, replicas:
     told = list(total.steps)
     if view.optimizer and total.correction is not None:
         whole = told[-1].after
-        told.append(Step("share", target.current, replicas, f"share of the total {whole} for {target.name}"))
+        why = Explanation(Reason.SHARE, total=whole, target=target.name)
+        told.append(Step("share", target.current, replicas, str(why)))
     held = total.held.get(str(target.workload))
     if held is not None:
-        told.append(Step("zero", 0, replicas, held))
+        told.append(Step("zero", 0, replicas, str(held)))
     return tuple(told)
 
 
@@ -152,9 +150,9 @@ def overall(view: BindingView, total: TotalDecision, records: Sequence[Record]) 
 
     numbers = ", ".join(moves(record) for record in records)
     if total.correction is not None:
-        why = "; ".join([*_parts(view, total), *dict.fromkeys(total.held.values())])
+        why = "; ".join(dict.fromkeys(map(str, [*_parts(view, total), *total.held.values()])))
     else:
-        why = records[0].why.message if records else total.recommendation.why
+        why = records[0].why.message if records else str(total.recommendation.why)
     return f"{numbers}: {why}"
 
 
@@ -165,7 +163,7 @@ def of_outcome(
     failed = BEYOND if view.problem_reason == BEYOND else "ReconcileFailed"
     ready = ConditionValue("True" if decided else "False", "Reconciled" if decided else failed, message)
     found: ConditionValue | None = None
-    lost = [missing(target) for target in view.targets if target.current is None]
+    lost = [str(missing(target)) for target in view.targets if target.current is None]
     if view.problem is not None and view.problem_reason == NOT_PERMITTED:
         found = ConditionValue("False", NOT_PERMITTED, view.problem)
     elif lost:

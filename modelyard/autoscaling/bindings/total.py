@@ -18,6 +18,7 @@ from modelyard.autoscaling.bindings.shares import Candidate, Choice, exact_share
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.mixing import Effort
+from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.strategy import Strategy, TickContext
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
@@ -36,12 +37,12 @@ class TotalDecision:
     woken: bool = False
     steps: tuple[Step, ...] = ()
     """What happened to the total."""
-    held: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, Explanation] = field(default_factory=dict)
     """Targets whose last instance stays, and why."""
     current: int = 0
     """The total the decision started from, instances of missing targets included."""
-    ratio: str = ""
-    """What the other role's replicas changed, in words."""
+    ratio: Explanation | None = None
+    """What the other role's replicas changed."""
 
 
 class BindingDemand(NamedTuple):
@@ -151,13 +152,13 @@ def _decide_total(demand: BindingDemand, settings: FleetSettings, now: float, st
         corrector=strategy.corrector,
     )
     total = correction.replicas - kept
-    steps = [Step("recommendation", current + kept, recommended + kept, advice.why), *correction.steps]
+    steps = [Step("recommendation", current + kept, recommended + kept, str(advice.why)), *correction.steps]
     woken = wake is not None and recommended > 0
     if wake is not None and total < wake:
-        steps.append(Step("wake-up", total + kept, wake + kept, "pending demand passes all limits"))
+        steps.append(Step("wake-up", total + kept, wake + kept, str(Explanation(Reason.PASSES_LIMITS))))
         total = wake
     last = strategy.may_sleep(known)
-    held: dict[str, str] = {}
+    held: dict[str, Explanation] = {}
     while True:
         replicas = _shared(view, known, weight, choice, total, carried, current, settings, held, effort)
         if lost:
@@ -166,7 +167,7 @@ def _decide_total(demand: BindingDemand, settings: FleetSettings, now: float, st
                 for (key, share), target in zip(replicas.items(), known, strict=True)
             }
         idle: dict[str, float] = {}
-        blocked: dict[str, str] = {}
+        blocked: dict[str, Explanation] = {}
         for target in last:
             key = str(target.workload)
             verdict = zero.last_instance(

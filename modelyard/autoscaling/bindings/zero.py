@@ -8,11 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.behaviour import clock
-
-UNKNOWN = (
-    "it is not known whether there is demand (no instance tells of running and waiting requests, or one could not be "
-    "read; the annotation modelyard.dev/wake-query can say it instead)"
-)
+from modelyard.autoscaling.reasons import Explanation, Reason
 
 
 class LastInstance(NamedTuple):
@@ -20,7 +16,7 @@ class LastInstance(NamedTuple):
 
     replicas: int
     idle_since: float | None
-    blocked: str = ""
+    blocked: Explanation | None = None
 
 
 def last_instance(
@@ -45,12 +41,12 @@ def last_instance(
     if desired > 0:
         return LastInstance(desired, idle)
     if demand is None:
-        return LastInstance(1, None, f"keeps the last instance: {UNKNOWN}")
+        return LastInstance(1, None, Explanation(Reason.DEMAND_UNKNOWN))
     if idle is None:
-        return LastInstance(1, None, f"keeps the last instance: {demand:g} requests are running or waiting")
+        return LastInstance(1, None, Explanation(Reason.STILL_ASKED, demand=demand))
     if recommended > 0:
-        return LastInstance(1, idle, f"keeps the last instance: the metrics ask for {recommended}")
+        return LastInstance(1, idle, Explanation(Reason.STILL_WANTED, replicas=recommended))
     if now - idle < grace:
-        text = f"keeps the last instance until {clock(idle + grace)}: idle since {clock(idle)}, grace is {grace:g} s"
-        return LastInstance(1, idle, text)
+        why = Explanation(Reason.IN_GRACE, until=clock(idle + grace), since=clock(idle), grace=grace)
+        return LastInstance(1, idle, why)
     return LastInstance(0, idle)

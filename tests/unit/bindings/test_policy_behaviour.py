@@ -61,7 +61,9 @@ def test_up_waits_for_its_window() -> None:
         found.append(step.replicas)
         memory = remembered(step, step.replicas, now, 15)
     assert found == [2, 2, 2, 4]
-    assert correct(behaviour, 4, 2, 1, 9, BindingMemory(), 0, 15).blocked_by == "Stabilizing"
+    held = correct(behaviour, 4, 2, 1, 9, BindingMemory(), 0, 15).blocked
+    assert held is not None
+    assert held.code == "Stabilizing"
 
 
 @pytest.mark.parametrize(
@@ -152,5 +154,6 @@ def test_shares_of_capacity_are_weighted_means() -> None:
 def test_a_blocked_panic_says_so() -> None:
     hectic = Behaviour(WRITTEN.up, WRITTEN.down, Panic(50, 60, 200, 60))
     step = correct(hectic, 9, 4, 1, 20, BindingMemory(), 0, 15)
-    assert (step.replicas, step.panic, step.blocked_by) == (6, True, "RateLimited")
-    assert "at most 50 % above 4 within 60 s" in step.blocked
+    assert step.blocked is not None
+    assert (step.replicas, step.panic, step.blocked.code) == (6, True, "RateLimited")
+    assert "at most 50 % above 4 within 60 s" in str(step.blocked)

@@ -30,7 +30,7 @@ TWO = {METRIC: 10.0, "latency": 100.0}
 def test_what_another_metric_would_say_takes_nothing_away(load: float, unknown: set[str], expected: int | None) -> None:
     found = recommend(4, 1, 20, 0.1, TWO, each(4, load), unknown=unknown)
     assert found.replicas == expected
-    assert (found.held == "MetricsIncomplete") is (expected is None)
+    assert (found.why.code == "MetricsIncomplete") is (expected is None)
     documented = recommend(4, 1, 20, 0.1, TWO, each(4, load), unknown=unknown, doubts=False)
     assert documented.replicas == {2.0: 1, 10.0: 4, 25.0: 10}[load]
 
