@@ -53,7 +53,7 @@ from modelyard.autoscaling.variants.slo.outlook import Outlook
 from modelyard.autoscaling.variants.stage import ProposedModel
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.metrics.values import queued_for
-from modelyard.objects import Key, Notice
+from modelyard.objects import Key
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
@@ -91,7 +91,8 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
         try:
             if (problem := failed.models.get(place)) is not None:
                 raise RuntimeError(problem)
-            proposal, variants = _bounded(demand, tick)
+            proposal, variants, problems = _bounded(demand, tick)
+            errors += problems
         except Exception as error:  # one model's failure must never stop another model
             why = Explanation(Reason.FAILED, model=demand.name, error=f"{type(error).__name__}: {error}")
             errors.append(str(why))
@@ -158,13 +159,18 @@ def _demands(
             rates = forecast.rates
             aimed = forecast if _is_aimed_at(forecast) else None
         location = group.namespace, group.model_id, group.model_id in shared
+        entry = known.get((group.compatibility, config.analyzer))
+        if entry is None:
+            entry = known[group.compatibility, ""]
+            why = Explanation(Reason.ANALYZER_NOT_IN_MODE, name=config.analyzer, mode=group.compatibility)
+            group = group.warned(why, [seen.key for seen in group.variants])
         demands.append(
             ModelDemand(
                 group,
                 tuple(seen for seen in group.variants if seen.spec > 0),
                 config,
                 zeros.resolve(group.namespace, group.model_id),
-                known.get((group.compatibility, config.analyzer)) or known[group.compatibility, ""],
+                entry,
                 aimed,
                 rates,
                 signals.loads.get((group.namespace, group.model_id)),
@@ -232,30 +238,32 @@ def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple
 def _in_one_mode(group: Group) -> Group:
     """Return the group in repaired mode where its variants ask for several."""
     default = Compatibility.REPAIRED
-    if len({seen.handling.compatibility for seen in group.variants}) == 1:
+    others = [seen.key for seen in group.variants if seen.handling.compatibility is not default]
+    if len(others) in (0, len(group.variants)):
         return group
-    text = f"{group.name} mixes compatibility modes: all its variants are decided in repaired mode"
-    notices: dict[Key, tuple[Notice, ...]] = {}
     variants = []
     for seen in group.variants:
         if seen.handling.compatibility is not default:
-            notices[seen.key] = (Notice("InvalidConfiguration", text, "Warning"),)
             seen = seen.without_surge()
             handling = seen.handling._replace(compatibility=default)
             seen = seen._replace(handling=handling, pending=max(0, (seen.current or 0) - (seen.ready or 0)))
         variants.append(seen)
-    return group._replace(variants=tuple(variants), compatibility=default, notices=notices)
+    group = group._replace(variants=tuple(variants), compatibility=default)
+    return group.warned(Explanation(Reason.MODES_MIXED, model=group.name), others)
 
 
-def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants]:
-    """Return what is proposed for a model, and its variants within what idleness and bounds allow."""
+def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants, list[str]]:
+    """Return what is proposed for a model, its variants after the stages of a model, and what went wrong with those."""
     strategy = demand.entry.strategy if demand.forecast is None else demand.entry.with_targets
     proposal = strategy.propose(demand, tick)
     variants: Variants = {seen.key: Sized.of(seen, proposal.variants[seen.name]) for seen in demand.variants}
     models = [ProposedModel(demand, proposal)]
+    problems: list[str] = []
     for stage in MODEL_STAGES:
-        variants = changed(variants, stage.run(models, variants, tick).changes)
-    return proposal, variants
+        result = stage.run(models, variants, tick)
+        variants = changed(variants, result.changes)
+        problems += [result.problem] if result.problem is not None else []
+    return proposal, variants, problems
 
 
 def _outlook(

@@ -42,6 +42,14 @@ class Reason(Enum):
     TARGET_MISSING = "TargetNotFound", "{workload} does not exist"
     TARGET_DELETED = "TargetNotFound", "{workload} is being deleted"
     BEYOND_SHARE = "BeyondShare", "{refusal}; replicas are kept"
+    MODES_MIXED = (
+        "InvalidConfiguration",
+        "{model} mixes compatibility modes: all its variants are decided in repaired mode",
+    )
+    ANALYZER_NOT_IN_MODE = (
+        "AnalyzerNotAvailable",
+        "analyzer {name!r} does not exist in {mode} mode; the percentage analysis decides",
+    )
     FAILED = "OptimizationFailed", "{model}: deciding failed: {error}"
     NO_OBJECTIVE = "OptimizationFailed", "{problem}; replicas are kept"
     CAPPED = "", "of {replicas} no more than {upper} ({source})"
@@ -467,12 +475,19 @@ class Reason(Enum):
     LIMITED_BY_GPUS = "", "limited to {replicas} by GPUs ({grant})"
 
 
+class OwnReason(NamedTuple):
+    """An outcome that a strategy or stage outside this package brings with it: code and text as a ``Reason`` has."""
+
+    code: str
+    text: str
+
+
 class Explanation:
     """A reason with the labelled values that belong to it. ``str`` renders the text, once."""
 
     __slots__ = ("_text", "facts", "reason")
 
-    def __init__(self, reason: Reason, **facts: object) -> None:
+    def __init__(self, reason: Reason | OwnReason, **facts: object) -> None:
         self.reason = reason
         self.facts: Mapping[str, object] = facts
         self._text: str | None = None

@@ -13,7 +13,7 @@ from modelyard.autoscaling.bindings.total import TotalDecision
 from modelyard.autoscaling.budget import BEYOND
 from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY, TARGET_FOUND
 from modelyard.autoscaling.decision import BindingDecision, Record, Step
-from modelyard.autoscaling.reasons import ConditionValue, Explanation, JoinedTexts, Parts, Reason
+from modelyard.autoscaling.reasons import ConditionValue, Explanation, JoinedTexts, OwnReason, Parts, Reason
 from modelyard.autoscaling.view import BindingView, TargetView
 from modelyard.objects import Condition
 from modelyard.reconcile.reach import NOT_PERMITTED
@@ -107,7 +107,7 @@ def _sources(view: BindingView, bound: str) -> list[str]:
     return [source for source in dict.fromkeys(stated) if source not in own]
 
 
-def _reason(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> Reason:
+def _reason(view: BindingView, target: TargetView, total: TotalDecision, replicas: int) -> Reason | OwnReason:
     advice, correction, current = total.recommendation, total.correction, target.current or 0
     assert correction is not None
     if total.woken and replicas > current:

@@ -129,6 +129,11 @@ class Group(NamedTuple):
         """The model and its namespace, for messages."""
         return f"model {self.model_id!r} in namespace {self.namespace}"
 
+    def warned(self, why: Explanation, keys: Sequence[Key]) -> Group:
+        """Return the group with a warning about some of its variants."""
+        notice = Notice(why.code, str(why), "Warning")
+        return self._replace(notices={**self.notices, **{key: (*self.notices.get(key, ()), notice) for key in keys}})
+
 
 class Idle(Protocol):
     """Whether a model that has completed no request for its window may go to zero."""

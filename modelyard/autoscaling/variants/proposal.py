@@ -131,9 +131,15 @@ class Proposed(NamedTuple):
     failed: bool = False
 
     @classmethod
-    def of(cls, replicas: int, *why: Explanation) -> Proposed:
-        """Return a proposal of so many replicas; the last finding names the outcome."""
-        return cls(replicas, why[-1].code, Parts(why))
+    def of(cls, replicas: int, *why: Explanation, transition: VariantTransition | None = None) -> Proposed:
+        """Return a proposal of so many replicas; the last finding names the outcome.
+
+        With a ``transition`` what is under way is remembered until the next tick.
+        """
+        proposed = cls(replicas, why[-1].code, Parts(why))
+        if transition is None:
+            return proposed
+        return proposed._replace(transition=transition, tracked=Tracked(transition.since, transition.heading))
 
 
 class Proposal(NamedTuple):

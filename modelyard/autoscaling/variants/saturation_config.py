@@ -298,7 +298,8 @@ class SaturationConfigs:
         merged["analyzerName"] = analyzer
         invalid, unsafe = _validate(merged, origin, layers[-1].where or "built-in defaults")
         where = " + ".join(layer.where for layer in layers if layer.where) or source.source
-        step = Step("configuration", None, None, f"{_summary(merged)} from {where}")
+        summary = _summary(merged) if analyzer in ("", TOKEN_ANALYZER) else f"analyzer {analyzer}"
+        step = Step("configuration", None, None, f"{summary} from {where}")
         tokens = TokenThresholds(*_numbers(merged, _TOKENS)) if analyzer == TOKEN_ANALYZER else None
         thresholds = Thresholds(*_numbers(merged, _PERCENTAGES))
         return Effective(thresholds, (*errors.values(), *invalid), unsafe, step, tokens, analyzer)

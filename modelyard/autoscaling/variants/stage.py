@@ -25,7 +25,7 @@ class StageResult(NamedTuple):
 
 
 class PipelineStage(NamedTuple):
-    """A stage. ``on_failure`` says in the errors of the tick what is missing without it."""
+    """A stage. Of one for the fleet, ``on_failure`` says in the errors of the tick what is missing without it."""
 
     run: Callable[[Sequence[ProposedModel], Variants, TickContext], StageResult]
     on_failure: str = "deciding failed"

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import MODEL, Serving, one
+from builders import MODEL, PUBLISHED, SATURATION, Serving, make_fleet, one
+from slo_builders import SLO, one_slo, run_slo
 
 from modelyard.autoscaling import stages, strategies
-from modelyard.autoscaling.variants.stage import PipelineStage
+from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.variants.stage import PipelineStage, StageResult
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
 EXAMPLES = re.compile(r"^ {4}```python\n(.*?)^ {4}```$", re.DOTALL | re.MULTILINE)
@@ -27,17 +30,54 @@ def example(section: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize(("waiting", "replicas"), [(0.0, 2), (3.0, 3)])
-def test_a_strategy(monkeypatch: pytest.MonkeyPatch, waiting: float, replicas: int) -> None:
+CHOSEN = {"default": "analyzerName: one-more"}
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = example("A strategy")["OneMoreWhileWaiting"]()
     monkeypatch.setitem(strategies.REGISTRY, "one-more", strategies.live(toy, "one-more"))  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(("waiting", "replicas"), [(0.0, 2), (3.0, 3)])
+def test_a_strategy(waiting: float, replicas: int) -> None:
     told = one(
         Serving(load=[(0.5, 0)] * 2),
-        config={"default": "analyzerName: one-more"},
+        config=CHOSEN,
         signals={"gateway_queue": {("chat", MODEL): waiting}},
     )
-    assert (told.target.replicas, told.why.reason) == (replicas, "SteadyState")
-    assert told.why.message == "as many as needed"
+    assert (told.target.replicas, told.why.reason) == (replicas, "RequestsWaiting" if waiting else "NoneWaits")
+    assert told.why.message == ("3 requests wait at the gateway" if waiting else "no request waits at the gateway")
+    assert told.why.steps[0].detail.startswith("analyzer one-more from ConfigMap ")
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_strategy_beside_latency_targets() -> None:
+    waiting = {"gateway_queue": {("chat", MODEL): 3.0}}
+    found = run_slo(
+        SLO("awake", replicas=2), SLO("asleep", replicas=0), config_maps={SATURATION: CHOSEN}, signals=waiting
+    )
+    assert (found["awake"].target.replicas, found["awake"].why.reason) == (2, "ScaleDownBlocked")
+    assert "(3 requests wait at the gateway)" in found["awake"].why.message
+    assert found["asleep"].target.replicas == 0
+    unseen = one_slo(SLO("awake", replicas=2), load=None, config_maps={SATURATION: CHOSEN}, signals=waiting)
+    assert (unseen.target.replicas, unseen.why.reason) == (3, "RequestsWaiting")
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_strategy_that_is_not_there_in_published_mode() -> None:
+    told = one(Serving(load=[(0.5, 0)] * 2), config=CHOSEN, settings=PUBLISHED)
+    assert told.why.reason == "SteadyState"
+    assert [notice.reason for notice in told.notices] == ["AnalyzerNotAvailable"]
+
+
+def test_a_problem_of_a_stage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = PipelineStage(lambda models, variants, tick: StageResult(problem="no list of pairs"))
+    for name in ("MODEL_STAGES", "FLEET_STAGES"):
+        monkeypatch.setattr(f"modelyard.autoscaling.decide.{name}", [broken])
+    found = decide(make_fleet(Serving(load=[(0.5, 0)] * 2)), FleetSettings())
+    assert found.errors == ("no list of pairs", "no list of pairs")
 
 
 def test_a_stage() -> None:
@@ -49,7 +89,8 @@ def test_a_stage() -> None:
         told = one(second)
         assert told.target.replicas == 4
         assert [step.stage for step in told.why.steps] == ["configuration", "targets", "pairs"]
-        assert told.why.message.startswith("raised from 3 to 4 by pairs; ")
+        assert told.why.message.startswith("raised from 3 to 4: replicas come in pairs; ")
+        assert told.why.reason == "Paired"
         capped = one(Serving(load=[(0.6, 0)] * 3, variant={"annotations": {"modelyard.dev/max-replicas": "3"}}))
         assert capped.target.replicas == 3
     finally:

@@ -15,6 +15,7 @@ from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate, VariantStrategy
 from modelyard.autoscaling.variants.health import load_problem
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Proposal, Proposed, ReplicaChange, Tracked, VariantTransition
 from modelyard.autoscaling.variants.slo.targets import GroupProposal, propose
 from modelyard.autoscaling.variants.targets import relaxed_since, with_given_up
@@ -55,10 +56,7 @@ class LatencyTargets:
             return _saturation_alone(demand, forecast, saturation, tick)
         blind: object = saturation.invalid or (saturation.problem.message if saturation.problem is not None else None)
         reactive = saturation.variants if blind is None else None
-        transitions = [
-            observe_transition(seen, settings, now) if reactive is None else _transition(reactive[seen.name])
-            for seen in demand.variants
-        ]
+        transitions = [_transition(seen, reactive or {}, tick) for seen in demand.variants]
         safe = saturation.scale_down_safe if blind is None else None
         if forecast.sizes is None and not forecast.idle:
             why = Explanation(
@@ -78,15 +76,17 @@ class LatencyTargets:
         )
 
 
-def _transition(proposed: Proposed) -> VariantTransition:
-    assert proposed.transition is not None
+def _transition(seen: Observation, variants: Mapping[str, Proposed], tick: TickContext) -> VariantTransition:
+    proposed = variants.get(seen.name)
+    if proposed is None or proposed.transition is None:
+        return observe_transition(seen, tick.settings, tick.now)
     return proposed.transition
 
 
 def _combine(variant: VariantTransition, demand: ModelDemand, group: _Combined) -> Proposed:
     proposal, base = group.proposal, variant.base
     wanted = proposal.replicas.get(variant.name, base)
-    reactive = group.reactive[variant.name] if group.reactive is not None else None
+    reactive = group.reactive.get(variant.name) if group.reactive is not None else None
     asked = base if reactive is None or reactive.replicas is None else reactive.replicas
     result = arbitrate(base, asked, wanted, group.safe)
     rate = group.forecast.rates[variant.name]
@@ -104,12 +104,12 @@ def _combine(variant: VariantTransition, demand: ModelDemand, group: _Combined) 
         reason = Reason.SHRINK_BLOCKED.code
     load, sizing = load_text(group.forecast), sizing_text(rate)
     why = [proposal.why, load] if proposal.why.reason is Reason.LAST_REPLICA else [load, sizing, proposal.why]
-    if reactive is None:
+    if group.reactive is None:
         why.append(Explanation(Reason.WITHOUT_SATURATION, why=group.blind))
-    elif follows_saturation or override is not None:
+    elif reactive is not None and (follows_saturation or override is not None):
         verdict = override if override is not None and not follows_saturation else result.why
         why.append(Explanation(Reason.ARBITRATED, why=verdict, saturation=reactive.why))
-    else:
+    elif reactive is not None:
         why.append(Explanation(Reason.SATURATION_SAYS, code=reactive.reason))
     tracked = reactive.tracked if reactive is not None else Tracked(variant.since, variant.heading)
     return Proposed(
@@ -144,7 +144,7 @@ def _saturation_alone(demand: ModelDemand, forecast: LoadForecast, saturation: P
 
 def _held_unseen(demand: ModelDemand, variants: Mapping[str, Proposed], tick: TickContext) -> Mapping[str, Proposed]:
     """Saturation knows nothing of latency targets: what it would give up while the load is not known waits longer."""
-    bases = {name: _transition(proposed).base for name, proposed in variants.items()}
+    bases = {seen.name: _transition(seen, variants, tick).base for seen in demand.variants}
     if not any((proposed.replicas or 0) < bases[name] for name, proposed in variants.items()):
         return variants
     delay = BLIND * tick.settings.scale_down_delay
