@@ -212,7 +212,6 @@ def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 
 def _scaler(manifest: Mapping[str, Any]) -> Converted:
-    """Return the VariantAutoscaling that an annotated scaler describes, and the scaler, which follows its gauge."""
     from modelyard.autoscaling.live.managed import AnnotationInvalid, gauge_remarks, is_managed, variant_manifest
     from modelyard.resources import parse
 

@@ -170,7 +170,6 @@ def plan(
 
 @contextmanager
 def _heard() -> Iterator[dict[str, None]]:
-    """What is logged meanwhile as a warning, each once."""
     said: dict[str, None] = {}
     handler = logging.Handler(logging.WARNING)
     vars(handler)["emit"] = lambda record: said.setdefault(record.getMessage())

@@ -142,7 +142,6 @@ def _word(ranking: Ranking, verdict: RuntimeVerdict) -> str:
 
 
 def _print(ranking: Ranking, remarks: Iterable[str]) -> None:
-    """A table that wraps where somebody watches, and one line per runtime where nobody does."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -192,7 +191,6 @@ CLASSES = "AcceleratorClass"
 
 
 def _reference(option: str, text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
-    """Return kind and name of a reference as NAME or KIND/NAME. Raises ``UsageError``."""
     kind, slash, name = text.rpartition("/")
     if slash and kind not in kinds:
         problem = f"{option} {text}: {kind!r} is no kind of it"
@@ -201,14 +199,12 @@ def _reference(option: str, text: str, kinds: tuple[str, ...]) -> tuple[str, str
 
 
 def _from_files(files: list[Path]) -> Iterator[Manifest]:
-    """Return what the files have of OME's kinds."""
     from modelyard.autoscaling.offline.manifests import read_manifests
 
     return (manifest for manifest in read_manifests(files) if manifest.group == "ome.io")
 
 
 def _mistakes(manifests: Iterable[Manifest], namespace: str) -> Iterator[str]:
-    """Name what the API server would refuse, or drop, of models and runtimes in files."""
     from modelyard.resources import ResourceInvalid, parse
 
     for manifest in manifests:
@@ -242,7 +238,6 @@ def _missing(model: str, namespace: str, objects: Iterable[Mapping[str, Any]], i
 
 
 async def _from_cluster(model: str, namespace: str) -> list[Mapping[str, Any]]:
-    """Return the models of the name, and all runtimes and accelerator classes that there are for the namespace."""
     from modelyard.cluster import Cluster, ClusterSettings, NotFound
     from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
     from modelyard.objects import ResourceType

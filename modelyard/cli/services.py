@@ -60,7 +60,6 @@ def why(
 
 
 async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
-    """InferenceServices and Models, by namespace and name."""
     from modelyard.cluster import Cluster, ClusterSettings, UnknownKind
     from modelyard.reconcile.run_view import look
     from modelyard.workloads.kthena.lifecycle import ModelRollOut
@@ -79,7 +78,6 @@ async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
 
 
 def _made_of(here: Standing) -> tuple[str, str]:
-    """The model's name, and what serves it."""
     from modelyard.resources import Model
 
     resource, runtime = here.service.resource, here.resolved.runtime
@@ -241,7 +239,6 @@ def warn_of_fields(manifests: Iterable[Manifest]) -> None:
 
 
 def _warn_of_settings(found: Sequence[Manifest]) -> None:
-    """Warn of invalid administrator settings, for which the defaults apply."""
     from modelyard.models.settings import CONFIG_MAP as MODELS
     from modelyard.models.settings import DeliverySettings, read
     from modelyard.workloads import ServingSettings

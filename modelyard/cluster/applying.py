@@ -269,7 +269,6 @@ def dropped_fields(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether nothing but zeros and emptiness is in it."""
     if isinstance(value, dict):
         return all(_is_empty(inner) for inner in value.values())
     if isinstance(value, list):

@@ -43,11 +43,9 @@ class _Record:
 
     @property
     def token(self) -> str:
-        """Token of the holder."""
         return str(self.spec["holderIdentity"]).rpartition("_")[2]
 
     def judge(self, now: float) -> Renewal:
-        """Return the state of the renewals, having looked once more."""
         self.looks += 1
         duration = float(self.spec.get("leaseDurationSeconds") or 15)
         holder = Holder.read(str(self.spec.get("holderIdentity") or ""))

@@ -146,7 +146,6 @@ class EngineServer:
         return (asyncio.get_running_loop().time() - self._origin) * self.settings.time_compression
 
     def _wall(self, virtual: float) -> float:
-        """The loop's clock at a virtual time."""
         return self._origin + virtual / self.settings.time_compression
 
     async def drain(self) -> None:
@@ -208,7 +207,6 @@ class EngineServer:
                     listener.wake()
 
     def _unready(self) -> str | None:
-        """Why the engine does not serve now."""
         if self._draining:
             return "the engine is shutting down"
         if self.virtual_time < self.settings.startup_delay:

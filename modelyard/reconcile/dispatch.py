@@ -310,7 +310,6 @@ def _pause(attempt: int, died: bool) -> float:
 
 
 def _key(members: Sequence[tuple[Subject, Claim]]) -> str:
-    """The idempotency key of a run: the object and the work, or a batch's content."""
     keys = [_own_key(subject.ref, claim) for subject, claim in members]
     if len(keys) == 1:
         return keys[0]

@@ -148,7 +148,6 @@ class Reconciler:
         return awaiting
 
     def _note_failures(self, plans: Iterable[Plan], outcome: Outcome) -> None:
-        """Remember when to try again what failed."""
         for ref in [plan.subject.ref for plan in plans if plan.acts]:
             attempts, _ = self._failures.pop(ref, (0, 0.0))
             if ref in outcome.errors:

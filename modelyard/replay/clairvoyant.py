@@ -252,7 +252,6 @@ def _speed(spec: VariantSpec, slo: SLO) -> _Speed:
 
 
 def _computed(trace: Trace, spec: VariantSpec) -> Floats:
-    """Prompt tokens that are computed: what the prefix cache does not have."""
     config = spec.engine
     cached = (trace.prompt * config.prefix_hit_ratio).astype(np.int64) // config.block_size * config.block_size
     return np.asarray(trace.prompt - np.minimum(cached, trace.prompt - 1), dtype=np.float64)

@@ -76,7 +76,6 @@ def numbers(value: Any) -> Any:
 
 
 def _parts(value: Any) -> Any:
-    """Of what is written with commas, once or several times."""
     if isinstance(value, str):
         return [part for part in (part.strip() for part in value.split(",")) if part]
     if isinstance(value, list | tuple):
@@ -85,7 +84,6 @@ def _parts(value: Any) -> Any:
 
 
 def _policies(given: Iterable[str]) -> tuple[str, ...]:
-    """One policy each: options may be written with commas too."""
     from modelyard.replay.policies.parse import split
 
     return tuple(str(policy) for policy in split(",".join(given)))

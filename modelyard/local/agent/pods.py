@@ -287,7 +287,6 @@ class PodRunner:
             await self._report_until_done()
 
     async def _report_until_done(self) -> None:
-        """Write the status if it differs from the object's, as often as it takes."""
         delay = _RETRY_FIRST
         while not self._vanished:
             status = self._status()

@@ -99,7 +99,6 @@ def _ports(pod: Object) -> set[int]:
 
 
 def _serves(spec: Object, pod: Object) -> bool:
-    """Whether a pod is behind a Service now."""
     selector, labels, status = spec.get("selector"), pod["metadata"].get("labels") or {}, pod.get("status") or {}
     if not selector or not _ip(pod) or status.get("phase") in ("Succeeded", "Failed"):
         return False
@@ -228,13 +227,10 @@ def _called(service: Object) -> str:
 
 
 def _holder(address: Address) -> str:
-    """The program that has a port, as far as this user may know."""
     return f"{find_holder(*address) or 'the program'}, which listens on port {address.port}"
 
 
 class _Listener:
-    """One port of a Service."""
-
     def __init__(self) -> None:
         self.backends: tuple[Address, ...] = ()
         self._turn = itertools.count()
@@ -257,7 +253,6 @@ class _Listener:
             self._server.close()
 
     def join(self, client: _Side) -> None:
-        """Find a pod for a new connection."""
         task = asyncio.create_task(self._join(client))
         # The loop keeps only weak references to tasks.
         self._joining.add(task)

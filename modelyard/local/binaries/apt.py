@@ -130,7 +130,6 @@ class Apt:
 
 
 def _source_files() -> list[Path]:
-    """The files in which this machine names its package sources."""
     shown = subprocess.run(
         ["apt-config", "shell", "LIST", "Dir::Etc::sourcelist/f", "PARTS", "Dir::Etc::sourceparts/d"],
         capture_output=True,
