@@ -89,9 +89,8 @@ class Supervisor:
         for user, path in files.items():
             certificates.write_kubeconfig(path, pki=paths.pki, server=server, user=user, cluster=cluster)
         self._state.slot = slot.number
-        self._state.pod_prefix = slot.pod_prefix
         self._state.kubeconfig = str(paths.kubeconfig)
-        return ClusterContext(self._name, settings, paths, slot.ports, slot.pod_prefix)
+        return ClusterContext(settings, paths, slot.ports, slot.pod_prefix)
 
     async def _run_components(self, cluster: ClusterContext) -> None:
         groups = starting_order(cluster)

@@ -210,9 +210,10 @@ class Services:
                 self._written[name] = text
 
     async def _refuse(self, address: Address, service: Object, error: OSError) -> None:
+        holder = await asyncio.to_thread(find_holder, *address) or "the program"
         remedy = {
             errno.EACCES: f"ports below 1024 are for root: `sysctl net.ipv4.ip_unprivileged_port_start={address.port}`",
-            errno.EADDRINUSE: f"end {await asyncio.to_thread(_holder, address)}, or choose another port",
+            errno.EADDRINUSE: f"end {holder}, which listens on port {address.port}, or choose another port",
             errno.EADDRNOTAVAIL: f"the ClusterIPs here are of {self._network}: delete the Service and create it again",
         }.get(error.errno or 0, "look at the agent's log")
         message = f"{address} does not answer: {error.strerror or error}; {remedy}"
@@ -224,10 +225,6 @@ class Services:
 
 def _called(service: Object) -> str:
     return f"{service['metadata']['namespace']}/{service['metadata']['name']}"
-
-
-def _holder(address: Address) -> str:
-    return f"{find_holder(*address) or 'the program'}, which listens on port {address.port}"
 
 
 class _Listener:
