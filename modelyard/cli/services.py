@@ -166,7 +166,8 @@ def render_services(
     from modelyard.workloads import Refused
 
     found = read_manifests(files)
-    services = [one for one in found if _is_service(one) and namespace in ("", one.key.namespace)]
+    kinds = ("ome.io", "InferenceService"), ("registry.volcano.sh", "Model")
+    services = [one for one in found if (one.group, one.kind) in kinds and namespace in ("", one.key.namespace)]
     if not services:
         where = f" in namespace {namespace}" if namespace else ""
         raise UsageError(f"no InferenceService and no Model{where} in these files - give its manifest with -f")
@@ -177,7 +178,8 @@ def render_services(
         for service, result in results:
             _print(service, result)
     else:
-        _dump([result for _, result in results], output)
+        made = [child.body for _, done in results if not isinstance(done, Refused) for child in done.children]
+        print_document(json.dumps({"apiVersion": "v1", "kind": "List", "items": made}, indent=2), output)
     for service, result in results:
         if isinstance(result, Refused):
             warn(f"{service}: {result.reason}: {result}", "error")
@@ -223,10 +225,6 @@ def _mistaken(service: Manifest, resolved: Resolved, found: Iterable[Manifest]) 
                 field, problem = error.problems[0]
                 return Refused("InvalidSpec", field, problem, f"correct it in {manifest.where}")
     return None
-
-
-def _is_service(one: Manifest) -> bool:
-    return (one.group, one.kind) in (("ome.io", "InferenceService"), ("registry.volcano.sh", "Model"))
 
 
 def warn_of_fields(manifests: Iterable[Manifest]) -> None:
@@ -281,10 +279,3 @@ def _print(service: Manifest, result: Rendered | Refused) -> None:
         typer.echo(f"  {gone.kind} {gone.name}  deleted after {', '.join(gone.after)}")
     for note in result.notes:
         typer.echo(f"  {note.reason}: {note.message}")
-
-
-def _dump(results: Sequence[Rendered | Refused], output: Output) -> None:
-    from modelyard.workloads import Rendered
-
-    children = [child.body for result in results if isinstance(result, Rendered) for child in result.children]
-    print_document(json.dumps({"apiVersion": "v1", "kind": "List", "items": children}, indent=2), output)
