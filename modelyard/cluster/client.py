@@ -52,19 +52,9 @@ class Cluster:
         """Close all connections."""
         await self.transport.close()
 
-    @property
-    def server(self) -> str:
-        """Base URL of the API server."""
-        return self.transport.server
-
     def now(self) -> float:
         """Return the API server's time, in epoch seconds, which moments in objects go by."""
         return self.transport.clock.now()
-
-    @property
-    def source(self) -> str:
-        """Where the connection's configuration came from, for messages."""
-        return self.transport.source
 
     # Reading
 
@@ -199,16 +189,9 @@ class Cluster:
         raises ``Conflict``. A body without ``spec.replicas`` leaves the number of replicas as it is, also when an
         earlier apply had set it.
         """
-        return await applying.apply(
-            self.transport,
-            self.discovery,
-            body,
-            force=force,
-            field_manager=field_manager or self.settings.field_manager,
-            subresource=subresource,
-            dry_run=dry_run,
-            timeout=timeout,
-        )
+        manager = field_manager or self.settings.field_manager
+        how = applying.Applying(self.transport, self.discovery, force, manager, subresource, dry_run, timeout)
+        return await how.apply(body)
 
     async def merge_patch(
         self,
