@@ -96,10 +96,6 @@ def _columns(text: str) -> str:
     return text
 
 
-def _judged(given: tuple[str, ...]) -> tuple[str, ...]:
-    return _policies(given) if given else ()
-
-
 def _requirements(given: Iterable[str]) -> tuple[str, ...]:
     from modelyard.replay.gates import parse
 
@@ -194,7 +190,7 @@ class ReplayRequest(BaseModel):
         description="what each policy has to reach at each rate, or the replay fails: attainment>=0.99, ttft_p95<=2s",
     )
     max_cost: float | None = Field(None, gt=0, description="likewise: cost<=NUMBER")
-    judge: Annotated[tuple[str, ...], AfterValidator(_judged)] = Field(
+    judge: Annotated[tuple[str, ...], AfterValidator(lambda given: _policies(given) if given else ())] = Field(
         (), description="of the policies, those for which require and max_cost hold; unset: all"
     )
     out: Annotated[str, BeforeValidator(_place)] | None = Field(

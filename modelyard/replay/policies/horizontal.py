@@ -81,9 +81,8 @@ class Horizontal:
 
     def external(self, now: float, current: int, total: float, target: float) -> int:
         """For one metric of the whole workload with an average target (``External`` with ``AverageValue``)."""
-        if current and self._tolerated(total / (target * current)):
-            return self._settle(now, current, current)
-        return self._settle(now, current, _ceil(total / target))
+        tolerated = current and self._tolerated(total / (target * current))
+        return self._settle(now, current, current if tolerated else _ceil(total / target))
 
     def _tolerated(self, ratio: float) -> bool:
         return abs(1 - ratio) <= self.behaviour.tolerance
