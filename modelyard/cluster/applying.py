@@ -200,7 +200,6 @@ def _has(item: Any, key: Object) -> bool:
 
 
 def _merge_patch(live: Any, wanted: Any) -> Any:
-    """The JSON merge patch from one object to another."""
     patch: Object = {key: None for key in live if key not in wanted}
     for key, value in wanted.items():
         before = live.get(key)

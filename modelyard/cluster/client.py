@@ -34,23 +34,14 @@ class Cluster:
         self._events = EventRecorder(transport)
 
     @classmethod
-    async def open(cls, settings: ClusterSettings | None = None) -> Cluster:
-        """Connect without a ``with``; the caller must ``close()``. Raises ``NotConfigured``."""
-        return cls(await Transport.open(settings or ClusterSettings()))
-
-    @classmethod
     @asynccontextmanager
     async def connect(cls, settings: ClusterSettings | None = None) -> AsyncIterator[Cluster]:
         """A connection for the length of the ``with``. Does not wait for the server. Raises ``NotConfigured``."""
-        cluster = await cls.open(settings)
+        transport = await Transport.open(settings or ClusterSettings())
         try:
-            yield cluster
+            yield cls(transport)
         finally:
-            await cluster.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.transport.close()
+            await transport.close()
 
     def now(self) -> float:
         """Return the API server's time, in epoch seconds, which moments in objects go by."""

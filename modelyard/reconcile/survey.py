@@ -131,7 +131,6 @@ class Survey:
         return affected
 
     async def _adapt(self) -> None:
-        """Ask, now and then, what the server has of what lifecycles ask for."""
         if self._clock() < self._adapted + ADAPT_AFTER or not self._adapting:
             return
         for one in self._adapting:
