@@ -67,13 +67,18 @@ class OrphanSearch:
         """
         workers = {run.id: worker for run in runs if run.id not in processes and (worker := _worker_of(run, now))}
         ended = {name for name in set(workers.values()) if (holder := Holder.read(name)) and holder.has_ended()}
-        lost = {run.id for run in runs if workers.get(run.id) in ended and _is_process(run)}
+        lost = {
+            run.id
+            for run in runs
+            if workers.get(run.id) in ended and (run.infrastructure_pid is None or run.infrastructure_pid.isdigit())
+        }
         old = [
             run
             for run in runs
             if run.id in workers.keys() - lost and run.state and now - run.state.timestamp > QUIET_AFTER
         ]
-        offline = await _offline_workers(client, pool) if old else set[str]()
+        seen = await client.read_workers_for_work_pool(pool, limit=WORKERS) if old else []
+        offline = {worker.name for worker in seen if worker.status is WorkerStatus.OFFLINE}
         quiet = [run.id for run in old if workers[run.id] in offline and not await _has_heartbeat(client, run, now)]
         moment = self._clock()
         self._quiet_since = {run: self._quiet_since.get(run, moment) for run in quiet}
@@ -87,15 +92,6 @@ def _worker_of(run: FlowRun, now: datetime) -> str:
     if state.is_pending() and now - state.timestamp <= CLAIMED_FOR:
         return ""
     return str((run.labels or {}).get(_WORKER_LABEL) or "")
-
-
-def _is_process(run: FlowRun) -> bool:
-    return run.infrastructure_pid is None or run.infrastructure_pid.isdigit()
-
-
-async def _offline_workers(client: PrefectClient, pool: str) -> set[str]:
-    workers = await client.read_workers_for_work_pool(pool, limit=WORKERS)
-    return {worker.name for worker in workers if worker.status is WorkerStatus.OFFLINE}
 
 
 async def _has_heartbeat(client: PrefectClient, run: FlowRun, now: datetime) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import signal
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import httpx
@@ -62,22 +63,16 @@ async def server_problem() -> str | None:
     return None if error is None else f"nothing answers at {url} ({type(error).__name__}: {error})"
 
 
-class TerminationHandler:
-    """Ends the main task where asyncio has caught the exception that Prefect makes of SIGTERM.
+def end_at_sigterm(main: asyncio.Task[Any] | None, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Cancel the main task where asyncio has caught the exception that Prefect makes of SIGTERM.
 
     Prefect's engine raises it wherever the signal arrives. Inside a callback or a transport of the event loop it would
-    be logged with a traceback, and the run would go on.
+    be logged with a traceback, and the run would go on. Every other error is for the loop's own handler.
     """
-
-    def __init__(self, main: asyncio.Task[Any] | None) -> None:
-        self._main = main
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Cancel the main task for SIGTERM; hand every other error to the loop's own handler."""
-        if not isinstance(context.get("exception"), TerminationSignal):
-            loop.default_exception_handler(context)
-        elif self._main is not None:
-            self._main.cancel()
+    if not isinstance(context.get("exception"), TerminationSignal):
+        loop.default_exception_handler(context)
+    elif main is not None:
+        main.cancel()
 
 
 def load(name: str) -> Flow[Any, Any]:
@@ -92,7 +87,7 @@ async def run(name: str, parameters: BaseModel) -> int:
     """Run the flow; the exit code. Raises ``NoServer``."""
     if problem := await server_problem():
         raise NoServer(problem)
-    asyncio.get_running_loop().set_exception_handler(TerminationHandler(asyncio.current_task()))
+    asyncio.get_running_loop().set_exception_handler(partial(end_at_sigterm, asyncio.current_task()))
     # After the check, so that a missing server is told in a second.
     flow: Any = load(name)
     state = await flow(**arguments(parameters), return_state=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from prefect import get_run_logger, task
 from prefect.artifacts import MarkdownArtifact
 
-from modelyard.cluster import CONFIG_MAPS, NotFound, Object
-from modelyard.objects import Key, ResourceType
+from modelyard.cluster import CONFIG_MAPS, NotFound
+from modelyard.objects import Key
 from modelyard.onboarding.expected import class_targets, expected
 from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.onboarding.objects import order_key
@@ -28,7 +27,7 @@ from tasks.claims import reason_to_leave
 from tasks.journal import show
 from tasks.observe import CHILDREN
 from tasks.stage import BRIEF, RETRIED, STAGE
-from tasks.steps import OpenRun, RunRef, open_run
+from tasks.steps import RunRef, open_run
 
 
 @task(name="resolve load", task_run_name="resolve the load of {namespace}/{model}", **RETRIED)
@@ -70,15 +69,11 @@ async def start(ref: RunRef, asked: OnboardRequest, attempt: int) -> Key:
         if not await take_over(run.view.cluster, asked, ref.run):
             get_run_logger().info("ConfigMap %s exists: going on with what was begun", key)
             made = await retry_failed(run.view.cluster, asked, f"{ref.run.rpartition('/')[2]}-{attempt}")
-            await _retry_children(run, key, made)
+            for kind, obj in made:
+                if (obj.get("status") or {}).get("state") == "Failed":
+                    run.lifecycle(Onboarding).retried.add((key, name_of(obj)))
+                await retry_child(run.view.cluster, CHILDREN[kind.kind], obj)
     return key
-
-
-async def _retry_children(run: OpenRun, key: Key, made: Iterable[tuple[ResourceType, Object]]) -> None:
-    for kind, obj in made:
-        if (obj.get("status") or {}).get("state") == "Failed":
-            run.lifecycle(Onboarding).retried.add((key, name_of(obj)))
-        await retry_child(run.view.cluster, CHILDREN[kind.kind], obj)
 
 
 @task(name="simulate", task_run_name="simulate the load of {key}", **STAGE)

@@ -122,11 +122,8 @@ async def read_fates(client: PrefectClient, keys: Iterable[str]) -> dict[str, Ru
         ids = [UUID(key.removeprefix(BY_ID)) for key in some if BY_HAND.fullmatch(key)]
         idempotency_keys = [key for key in some if not BY_HAND.fullmatch(key)]
         filters = [FlowRunFilter(id=FlowRunFilterId(any_=ids))] if ids else []
-        filters += (
-            [FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=idempotency_keys))]
-            if idempotency_keys
-            else []
-        )
+        if idempotency_keys:
+            filters.append(FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=idempotency_keys)))
         for chosen in filters:
             async with asyncio.timeout(CALL_TIMEOUT):
                 runs = await client.read_flow_runs(flow_run_filter=chosen)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from prefect.states import Completed, Failed
 
 from modelyard.cluster import Cluster, ClusterSettings, NotFound, Object
 from modelyard.objects import Key
-from modelyard.objects.documents import cut, few
+from modelyard.objects.documents import cut, few, printable
 from modelyard.reconcile.object_result import ObjectResult, ResultState, failures
 from modelyard.reconcile.plan import PlanStep, StepId
 from modelyard.reconcile.run_view import (
@@ -32,12 +33,37 @@ from modelyard.reconcile.run_view import (
 from tasks.journal import ProgressBar
 from tasks.registry import REGISTRY, Observe, step_kind
 from tasks.stage import RETRIED
-from tasks.step_messages import StepMessages
 
 L = TypeVar("L")
 
 MOST_LOGGED = 200
 """Characters of a step's message that are logged; the object's status has all of it."""
+LOG_PAUSE = 5.0
+"""Seconds between two messages of a step in the log. Tenants write parts of them, and may change these all the time."""
+
+
+class StepMessages:
+    """Logs each message that is not the one before, on one line, and of several within ``LOG_PAUSE`` only the last."""
+
+    def __init__(self, log: Callable[[str, str], None]) -> None:
+        self._log = log
+        self._logged = ""
+        self._pending = ""
+        self._next = -math.inf
+
+    def tell(self, message: str) -> None:
+        """Log the message, at once or with a later call."""
+        if message:
+            self._pending = message if message != self._logged else ""
+        if time.monotonic() >= self._next:
+            self.flush()
+
+    def flush(self) -> None:
+        """Log the last message where that is still to be done."""
+        if self._pending:
+            self._log("%s", printable(self._pending))
+            self._logged, self._pending = self._pending, ""
+            self._next = time.monotonic() + LOG_PAUSE
 
 
 @dataclass(frozen=True, slots=True)

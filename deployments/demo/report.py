@@ -78,14 +78,14 @@ def _scaled(outcome: Outcome) -> Check:
     return Check(text, at_minimum or (downs > 0 and last < peak and bool(ups or floor)))
 
 
-def decision_table(outcome: Outcome, scenario: Scenario, rows: int = 8) -> Table:
+def decision_table(outcome: Outcome, scenario: Scenario) -> Table:
     """Show load, replicas and reasons at every scaling decision, at the start and at the end."""
     counts = (f"{variant.accelerator}\nready/all" for variant in scenario.variants)
     shown = _table(f"{outcome.copy.label}: scaling decisions", "minute", "req/s", *counts, "KV cache", "queue")
     shown.add_column("reason", overflow="fold", max_width=80)
     samples = outcome.samples
     changed = [after for before, after in pairwise(samples) if after.desired != before.desired]
-    step = max(1, math.ceil(len(changed) / rows))
+    step = max(1, math.ceil(len(changed) / 8))
     for current in [*samples[:1], *changed[::step], *samples[-1:]]:
         reasons = list(dict.fromkeys(filter(None, current.why.values())))
         shown.add_row(

@@ -14,6 +14,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from deployments.demo.scenario import CONTROLLER_NAMESPACE
 from deployments.demo.sources import LLAMA, MISTRAL, Files, Sources, allowed
 from deployments.stack import beside_a_cluster, write_prefect_file
 from modelyard.cluster import CONFIG_MAPS, Cluster, Object
-from modelyard.local.agent.records import RecordStore
+from modelyard.local.agent.records import PodRecord, RecordStore
 from modelyard.local.router import ADDRESS
 from modelyard.local.settings import CONTROL_PLANE, Component, NodeGroup, StackSettings
 from modelyard.local.stack import LocalStack
@@ -61,20 +62,20 @@ LONG_PROMPT = "word " * 1200
 """Three quarters of the route's token budget for a minute."""
 
 
+@dataclass
 class Tour:
     """The cluster of the tour, and requests to its router."""
 
-    def __init__(
-        self,
-        console: DemoConsole,
-        stack: LocalStack,
-        cluster: Cluster,
-        sources: Sources,
-        session: aiohttp.ClientSession,
-    ) -> None:
-        self.console, self.stack, self.cluster = console, stack, cluster
-        self.sources, self.session = sources, session
-        self.records = RecordStore(stack.paths.agent)
+    console: DemoConsole
+    stack: LocalStack
+    cluster: Cluster
+    sources: Sources
+    session: aiohttp.ClientSession
+
+    @property
+    def records(self) -> list[PodRecord]:
+        """What the node agent knows of the pods."""
+        return list(RecordStore(self.stack.paths.agent).all())
 
     async def kubectl(self, *words: str, namespace: str = SHOP) -> None:
         """Run kubectl in a namespace."""
@@ -241,7 +242,7 @@ async def scaling(tour: Tour) -> None:
     await tour.kubectl("wait", "pod", "--all", "--for=delete", "--timeout=600s")
 
     async def processes() -> list[str]:
-        return [record.name for record in tour.records.all() if record.namespace == SHOP]
+        return [record.name for record in tour.records if record.namespace == SHOP]
 
     left = await wait_until("all processes end", processes, lambda left: not left)
     console.check("Nothing is left: no pod, no process", not left)
@@ -280,7 +281,7 @@ async def failures(tour: Tour) -> None:
 
         streaming = partial(open_streams, tour, victim)
         await wait_until(f"{name} streams", streaming, lambda streams: streams >= CLIENTS // 4)
-        for process in (each for record in tour.records.all() if record.uid == uid for each in record.processes()):
+        for process in (each for record in tour.records if record.uid == uid for each in record.processes()):
             os.kill(process.pid, signal.SIGKILL)
         killed_at = len(outcomes)
         await tour.wait(["{.status.containerStatuses[0].restartCount}=1"], f"pod/{name}", namespace=CHAT)

@@ -9,14 +9,11 @@ from __future__ import annotations
 import posixpath
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from modelyard.cli.options import check_url
-
-if TYPE_CHECKING:
-    from modelyard.workloads.kthena.files import AdapterFiles
 
 TIMEOUT = 300.0
 """Seconds that one request to the engine may take: it reads the adapter meanwhile."""
@@ -46,6 +43,8 @@ def converge(listed: Path, root: Path, engine: str) -> list[str]:
     """One look: what is missing is fetched and loaded, what is too much unloaded. What failed; it is tried again."""
     import urllib3
 
+    from modelyard.models import node
+    from modelyard.models.errors import FetchError
     from modelyard.workloads.kthena import adapters as decided
 
     http, failures = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(connect=5, read=TIMEOUT)), []
@@ -60,10 +59,12 @@ def converge(listed: Path, root: Path, engine: str) -> list[str]:
     for call in decided.calls(wanted, there):
         name = call.body["lora_name"]
         try:
-            if call.fetch is not None:
-                _fetch(call.fetch, root)
+            if (files := call.fetch) is not None:
+                key = f"model.{posixpath.basename(files.path)}"
+                request = node.FetchRequest(files.source, root, files.path, key, reuse=True)
+                node.fetch(request, node.Report(), node.Progress(lambda line: None))
             answer = http.request("POST", f"{engine}{call.path}", json=dict(call.body))
-        except (OSError, RuntimeError, urllib3.exceptions.HTTPError) as error:
+        except (OSError, FetchError, urllib3.exceptions.HTTPError) as error:
             failures.append(f"adapter {name}: {str(error)[:500] or type(error).__name__}")
             continue
         if answer.status >= 300:
@@ -71,16 +72,3 @@ def converge(listed: Path, root: Path, engine: str) -> list[str]:
         else:
             typer.echo(f"adapter {name}: {posixpath.basename(call.path)}")
     return failures
-
-
-def _fetch(adapter: AdapterFiles, root: Path) -> None:
-    """Raises RuntimeError with what is wrong."""
-    from modelyard.models import node
-    from modelyard.models.errors import FetchError
-
-    key = f"model.{posixpath.basename(adapter.path)}"
-    request = node.FetchRequest(adapter.source, root, adapter.path, key, reuse=True)
-    try:
-        node.fetch(request, node.Report(), node.Progress(lambda line: None))
-    except FetchError as error:
-        raise RuntimeError(str(error)) from error

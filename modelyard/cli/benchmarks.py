@@ -215,7 +215,6 @@ def _json(document: Any) -> str:
 
 
 def _print(found: list[ComparedRuns]) -> None:
-    """One table a scenario: of each run the new figure and how it has changed."""
     out = console()
     for scenario in dict.fromkeys(pair.scenario for pair in found):
         out.print(scenario)

@@ -46,7 +46,7 @@ def converted(manifest: Mapping[str, Any]) -> Converted:
     remarks: list[str] = []
     try:
         body = copy.deepcopy({"apiVersion": cls.api_version, "kind": kind, **_stated(manifest)})
-        done = list(_REWRITE.get(kind, _as_it_is)(body, remarks))
+        done = list(_REWRITE[kind](body, remarks)) if kind in _REWRITE else [body]
     except (AttributeError, KeyError, TypeError) as error:
         raise Inconvertible(f"not in the form of {kind}: {error}") from error
     for one in done:
@@ -89,10 +89,6 @@ def _left_out(body: Object) -> Iterator[str]:
                 yield f"{field_path(detail['loc'])} is left out: the published form has no such field"
     parse(body)
     yield from (f"{field.path} has no effect in Modelyard: {field.reason}" for field in ineffective(cls, body))
-
-
-def _as_it_is(body: Object, remarks: list[str]) -> Iterator[Object]:
-    yield body
 
 
 def _model(body: Object, remarks: list[str]) -> Iterator[Object]:
@@ -212,7 +208,6 @@ def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 
 def _scaler(manifest: Mapping[str, Any]) -> Converted:
-    """Return the VariantAutoscaling that an annotated scaler describes, and the scaler, which follows its gauge."""
     from modelyard.autoscaling.live.managed import AnnotationInvalid, gauge_remarks, is_managed, variant_manifest
     from modelyard.resources import parse
 

@@ -67,7 +67,6 @@ def _address(text: str) -> tuple[str, str]:
 
 
 def _images(files: list[Path] | None) -> dict[str, list[str]]:
-    """Images with the objects that name them."""
     from modelyard.autoscaling.offline.manifests import read_manifests
     from modelyard.objects.documents import printable
     from modelyard.runtimes.images import images_of

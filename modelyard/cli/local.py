@@ -50,6 +50,13 @@ def _stack(name: str, directory: Path | None, settings: StackSettings | None = N
     return LocalStack(settings, name=name, directory=directory, bound_to_this_process=False)
 
 
+def _running(name: str, directory: Path | None) -> LocalStack:
+    stack = _stack(name, directory)
+    if not stack.running:
+        raise LocalClusterError(f"the local cluster {name!r} does not run; start it by `modelyard local up`")
+    return stack
+
+
 @app.command()
 def binaries() -> None:
     """Find or obtain every program the local cluster consists of, once, and say where it is."""
@@ -253,9 +260,7 @@ def load(
     from modelyard.local.load import ReadyPods, serve
     from modelyard.traffic.trace import from_rates
 
-    stack = _stack(name, directory)
-    if not stack.running:
-        raise LocalClusterError(f"the local cluster {name!r} does not run; start it by `modelyard local up`")
+    stack = _running(name, directory)
     if not (rate > 0 and minutes > 0):
         raise LocalClusterError(f"--rate and --minutes must be above 0, not {rate:g} and {minutes:g}")
     trace = from_rates([0.0, minutes * 60], [rate], prompt_tokens, output_tokens)
@@ -290,9 +295,7 @@ def router(
     from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.local.router import ADDRESS, install
 
-    stack = _stack(name, directory)
-    if not stack.running:
-        raise LocalClusterError(f"the local cluster {name!r} does not run; start it by `modelyard local up`")
+    stack = _running(name, directory)
 
     async def apply() -> str:
         async with Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)) as cluster:

@@ -184,7 +184,6 @@ def main() -> None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The errors themselves, also of what ran side by side."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             yield from _causes(one)

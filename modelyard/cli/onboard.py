@@ -27,6 +27,7 @@ class NothingChosen(ValueError):
 
 @app.command()
 def onboard(
+    typed: typer.Context,
     uri: Annotated[str, typer.Argument(help="Where the model's files are, such as hf://OWNER/NAME.")],
     name: Annotated[str, typer.Option(help="Name of the model and of its service.")],
     results: Annotated[str, typer.Option(help="Storage URI for what is measured.")],
@@ -94,7 +95,7 @@ def onboard(
     """Bring a model to a service of the right size, here, in the foreground, recorded by the Prefect server at
     PREFECT_API_URL. With --dry-run print what finds out how fast each candidate is, with --measured what is chosen.
     """
-    from modelyard.onboarding.request import ServingCandidate
+    from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 
     try:
         candidates = [ServingCandidate.of(text).model_dump() for text in candidate or ()]
@@ -104,31 +105,13 @@ def onboard(
     for accelerator, cost in prices.items():
         if not cost.replace(".", "", 1).isdecimal():
             raise UsageError(f"--price {accelerator}={cost}: write ACCELERATOR=PRICE, as H100=4.5")
-    given: dict[str, Any] = {
-        "uri": uri,
-        "name": name,
-        "namespace": namespace,
+    given = {field: value for field, value in typed.params.items() if field in OnboardRequest.model_fields}
+    given |= {
         "candidates": candidates,
         "prices": {accelerator: float(cost) for accelerator, cost in prices.items()},
-        "ttft": ttft,
-        "itl": itl,
-        "percentile": percentile,
-        "service_class": service_class,
-        "rate": rate,
-        "prompt_tokens": prompt_tokens,
-        "output_tokens": output_tokens,
-        "budget": budget,
-        "min_replicas": min_replicas,
-        "results": results,
         "parameters": _pairs("--parameter", parameter),
         "node_selector": _pairs("--node-selector", node_selector),
         "levels": level,
-        "max_level": max_level,
-        "precision": precision,
-        "minutes": minutes,
-        "requests": requests,
-        "patience": patience,
-        "time_compression": time_compression,
     }
     given = {field: value for field, value in given.items() if value is not None}
     if dry_run:

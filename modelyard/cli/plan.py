@@ -132,7 +132,13 @@ def plan(
     else:
         with _heard() as heard:
             fleet = asyncio.run(_from_cluster(settings, namespace or [], selector, prometheus, compression))
-            services = [] if question else _services(settings, namespace or [], selector)
+            if not question:
+                from modelyard.cli.plan_services import from_cluster
+
+                found = from_cluster(settings.controller_namespace, namespace or [], selector)
+                services, problems = asyncio.run(found)
+                for text in problems:
+                    options.warn(text)
         for text in heard:
             if text != fleet.signals.error:  # which the plan says itself
                 options.warn(text)
@@ -170,7 +176,6 @@ def plan(
 
 @contextmanager
 def _heard() -> Iterator[dict[str, None]]:
-    """What is logged meanwhile as a warning, each once."""
     said: dict[str, None] = {}
     handler = logging.Handler(logging.WARNING)
     vars(handler)["emit"] = lambda record: said.setdefault(record.getMessage())
@@ -199,15 +204,6 @@ def _settled(fleet: Fleet, settings: FleetSettings) -> Settled:
 
 
 _SCALING, _SERVING = ("VariantAutoscaling", "AutoscalingPolicyBinding"), ("InferenceService", "Model")
-
-
-def _services(settings: FleetSettings, namespaces: list[str], selector: str) -> list[ServicePlan]:
-    from modelyard.cli.plan_services import from_cluster
-
-    found, problems = asyncio.run(from_cluster(settings.controller_namespace, namespaces, selector))
-    for text in problems:
-        options.warn(text)
-    return found
 
 
 def _services_in(

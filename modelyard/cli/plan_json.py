@@ -94,7 +94,6 @@ def _variant(one: VariantDecision) -> dict[str, Any]:
 
 
 def _about(one: VariantDecision | BindingDecision) -> dict[str, Any]:
-    """The object that decides, and what is kept with it and said of it."""
     subject = one.subject
     return {
         "uid": subject.uid,
@@ -107,7 +106,6 @@ def _about(one: VariantDecision | BindingDecision) -> dict[str, Any]:
 
 
 def _record(record: Record) -> dict[str, Any]:
-    """A record with its groups opened, and the words of its fields in full."""
     now, target, writes = _plain(record.now), _plain(record.target), _plain(record.writes)
     return {
         "variant": _plain(record.identity.key),
@@ -131,7 +129,6 @@ def _time(seconds: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """With the names of fields in camelCase."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_defaults=True)
     if dataclasses.is_dataclass(value):

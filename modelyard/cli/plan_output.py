@@ -106,13 +106,11 @@ def _services(console: Console, services: Sequence[ServicePlan], verbose: bool) 
 
 
 def _name(record: Record) -> str:
-    """The object that decides; of one that scales several workloads, which one is meant too."""
     about = record.identity
     return f"{about.key} {about.variant_id}" if about.form == "optimizer" else str(about.key)
 
 
 def _told(console: Console, lines: Iterable[str]) -> None:
-    """Lines below a title, on a terminal wrapped below themselves."""
     for line in lines:
         width = max(console.width, 20)
         console.print("\n".join(textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")))
@@ -203,7 +201,6 @@ def _settled(console: Console, first: TickDecision, settled: Settled, verbose: b
 
 
 def _range(record: Record, settled: Settled) -> str:
-    """The fewest and the most replicas of the second half, where nothing came to rest."""
     late = [m for m in settled.path if (m.object, m.workload) == (str(record.identity.key), str(record.now.workload))]
     seen = {m.after for m in late if m.seconds >= settled.looked_at / 2}
     seen |= {record.target.replicas} if record.target.replicas is not None else set()

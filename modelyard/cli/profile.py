@@ -176,7 +176,6 @@ def check(
 
 
 def _fitted(results: BenchmarkResults, max_batch: int | None, one_length: bool, tokens: int) -> tuple[Fit, list[Point]]:
-    """The engine, and the runs that it was fitted to as they were measured."""
     from modelyard.benchmarks.profiles import points
     from modelyard.replay.engine_fit import fit_engine
 

@@ -109,7 +109,6 @@ class Registries:
         return ImageStatus(ImageState.UNKNOWN, message=f"{host} answers {answer.status}; try again later")
 
     def _request(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[urllib3.BaseHTTPResponse, bytes]:
-        """Send a request; return the answer with the beginning of its body."""
         answer = self._pool.request(method, url, headers=headers, redirect=False, preload_content=False)
         body = answer.read(_ANSWER)
         if len(body) == _ANSWER:
@@ -119,7 +118,6 @@ class Registries:
         return answer, body
 
     def _ask(self, url: str, authorization: str) -> urllib3.BaseHTTPResponse:
-        """Send HEAD and follow redirects; send GET where a registry does not support HEAD."""
         method, home = "HEAD", urlsplit(url)
         for _ in range(_REDIRECTS + 2):
             headers = {"Accept": MANIFESTS}

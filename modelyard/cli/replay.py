@@ -142,7 +142,6 @@ def _request_in(path: Path) -> dict[str, Any] | None:
 
 
 def _option(place: str) -> str:
-    """What a field is called here."""
     name, rest = place.partition("[")[0].partition(".")[0], place
     if name not in ReplayRequest.model_fields:
         return rest
@@ -150,7 +149,6 @@ def _option(place: str) -> str:
 
 
 def _option_type(field: FieldInfo) -> Any:
-    """What a field is on the command line: text where the model reads it, lists where there may be several."""
     options = [one for one in get_args(field.annotation) if one is not type(None)]
     kind = options[0] if get_origin(field.annotation) in (Union, UnionType) else field.annotation
     if get_origin(kind) is tuple:
@@ -183,7 +181,6 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], Hear]]:
-    """A bar on a terminal, silence elsewhere: a function that opens a policy's bar and gives what moves it."""
     if not sys.stderr.isatty():
         yield lambda _: lambda _: None
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ _D = RouterSettings()
 
 @app.command()
 def router(
+    typed: typer.Context,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = _D.host,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = _D.port,
     metrics_port: Annotated[
@@ -103,34 +105,9 @@ def router(
             ConfigurationFile(Path(config))
         except (OSError, ValueError) as error:
             raise typer.BadParameter(str(error), param_hint="--config") from None
-    settings = RouterSettings(
-        host=host,
-        port=port,
-        metrics_port=metrics_port,
-        ext_proc_port=ext_proc_port,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        verify_pods=verify_pods,
-        workers=workers,
-        configuration=config,
-        namespaces=tuple(namespace or ()),
-        controller_namespace=controller_namespace,
-        max_body=max_body,
-        max_bodies=max_bodies,
-        max_requests=max_requests,
-        client_share=client_share,
-        max_idle=max_idle,
-        body_seconds=body_seconds,
-        idle_seconds=idle_seconds,
-        head_seconds=head_seconds,
-        stall_seconds=stall_seconds,
-        wait_seconds=wait_seconds,
-        max_waiting=max_waiting,
-        poll_seconds=poll_seconds,
-        leave_seconds=leave_seconds,
-        drain_seconds=drain_seconds,
-        log=access_log,
-    )
+    renamed = {"configuration": config, "namespaces": tuple(namespace or ()), "log": access_log}
+    same = {field.name: typed.params[field.name] for field in fields(_D) if field.name in typed.params}
+    settings = RouterSettings(**{**same, **renamed})
 
     async def run() -> None:
         if settings.workers > 1:

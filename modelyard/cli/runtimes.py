@@ -18,7 +18,7 @@ from modelyard.objects import Key
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.offline.manifests import Manifest
-    from modelyard.runtimes import ModelView, Ranking, RejectionReason, Runtime, RuntimeVerdict
+    from modelyard.runtimes import Ranking, RejectionReason, Runtime, RuntimeVerdict
 
 app = typer.Typer(
     help="Which runtime serves a model, and why each other one does not.", no_args_is_help=True, add_completion=False
@@ -53,6 +53,7 @@ def explain(
     context: options.Context = None,
 ) -> None:
     """Rank every runtime for a model, with all that is for and against it. Exit code 1: none serves it."""
+    from modelyard.autoscaling.offline.manifests import read_manifests
     from modelyard.cli.worlds import world_of
     from modelyard.models.detection import detect
     from modelyard.runtimes import Wishes, parse_model, warnings
@@ -66,7 +67,7 @@ def explain(
         raise options.UsageError(f"--mode {mode}: is no deployment mode - write one of {', '.join(MODES)}")
     if folder is not None and not folder.is_dir():
         raise ModelMissing(f"--model-files {folder}: is no folder - give the one that has the model's config.json")
-    read = [*_from_files(files)] if files else []
+    read = [one for one in read_manifests(files) if one.group == "ome.io"] if files else []
     objects = [one.body for one in read] if files else asyncio.run(_from_cluster(model, namespace))
     classes = classes_wanted(frozenset([CLASSES_SERVED] if any(one["kind"] == CLASSES for one in objects) else []))
     world = world_of((*MODELS_WANTED, *RUNTIMES_WANTED, *classes), objects)
@@ -142,16 +143,17 @@ def _word(ranking: Ranking, verdict: RuntimeVerdict) -> str:
 
 
 def _print(ranking: Ranking, remarks: Iterable[str]) -> None:
-    """A table that wraps where somebody watches, and one line per runtime where nobody does."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     from modelyard.objects.documents import printable
+    from modelyard.runtimes.matching import label
 
-    watched = sys.stdout.isatty()
+    watched, model = sys.stdout.isatty(), ranking.model
     console = options.console()
-    console.print(Text(printable(_about(ranking.model))))
+    name = f"{model.namespace}/{model.name}" if model.namespace else model.name
+    console.print(Text(printable(f"Model {name}: {label(model.kind)}, {model.size_text or 'of unknown size'}")))
     table = Table(box=box.SIMPLE_HEAD if watched else None, pad_edge=False, header_style="bold")
     for column in ("RANK", "RUNTIME", "VERDICT", "PRIORITY"):
         table.add_column(column, overflow="fold", no_wrap=not watched)
@@ -180,19 +182,11 @@ def _print(ranking: Ranking, remarks: Iterable[str]) -> None:
         console.print(Text.assemble(("warning", "yellow"), f": {printable(remark)}"))
 
 
-def _about(model: ModelView) -> str:
-    from modelyard.runtimes.matching import label
-
-    name = f"{model.namespace}/{model.name}" if model.namespace else model.name
-    return f"Model {name}: {label(model.kind)}, {model.size_text or 'of unknown size'}"
-
-
 MODELS, RUNTIMES = ("BaseModel", "ClusterBaseModel"), ("ServingRuntime", "ClusterServingRuntime")
 CLASSES = "AcceleratorClass"
 
 
 def _reference(option: str, text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
-    """Return kind and name of a reference as NAME or KIND/NAME. Raises ``UsageError``."""
     kind, slash, name = text.rpartition("/")
     if slash and kind not in kinds:
         problem = f"{option} {text}: {kind!r} is no kind of it"
@@ -200,15 +194,7 @@ def _reference(option: str, text: str, kinds: tuple[str, ...]) -> tuple[str, str
     return kind, name
 
 
-def _from_files(files: list[Path]) -> Iterator[Manifest]:
-    """Return what the files have of OME's kinds."""
-    from modelyard.autoscaling.offline.manifests import read_manifests
-
-    return (manifest for manifest in read_manifests(files) if manifest.group == "ome.io")
-
-
 def _mistakes(manifests: Iterable[Manifest], namespace: str) -> Iterator[str]:
-    """Name what the API server would refuse, or drop, of models and runtimes in files."""
     from modelyard.resources import ResourceInvalid, parse
 
     for manifest in manifests:
@@ -242,7 +228,6 @@ def _missing(model: str, namespace: str, objects: Iterable[Mapping[str, Any]], i
 
 
 async def _from_cluster(model: str, namespace: str) -> list[Mapping[str, Any]]:
-    """Return the models of the name, and all runtimes and accelerator classes that there are for the namespace."""
     from modelyard.cluster import Cluster, ClusterSettings, NotFound
     from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
     from modelyard.objects import ResourceType

@@ -60,7 +60,6 @@ def why(
 
 
 async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
-    """InferenceServices and Models, by namespace and name."""
     from modelyard.cluster import Cluster, ClusterSettings, UnknownKind
     from modelyard.reconcile.run_view import look
     from modelyard.workloads.kthena.lifecycle import ModelRollOut
@@ -79,7 +78,6 @@ async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
 
 
 def _made_of(here: Standing) -> tuple[str, str]:
-    """The model's name, and what serves it."""
     from modelyard.resources import Model
 
     resource, runtime = here.service.resource, here.resolved.runtime
@@ -168,7 +166,8 @@ def render_services(
     from modelyard.workloads import Refused
 
     found = read_manifests(files)
-    services = [one for one in found if _is_service(one) and namespace in ("", one.key.namespace)]
+    kinds = ("ome.io", "InferenceService"), ("registry.volcano.sh", "Model")
+    services = [one for one in found if (one.group, one.kind) in kinds and namespace in ("", one.key.namespace)]
     if not services:
         where = f" in namespace {namespace}" if namespace else ""
         raise UsageError(f"no InferenceService and no Model{where} in these files - give its manifest with -f")
@@ -179,7 +178,8 @@ def render_services(
         for service, result in results:
             _print(service, result)
     else:
-        _dump([result for _, result in results], output)
+        made = [child.body for _, done in results if not isinstance(done, Refused) for child in done.children]
+        print_document(json.dumps({"apiVersion": "v1", "kind": "List", "items": made}, indent=2), output)
     for service, result in results:
         if isinstance(result, Refused):
             warn(f"{service}: {result.reason}: {result}", "error")
@@ -227,10 +227,6 @@ def _mistaken(service: Manifest, resolved: Resolved, found: Iterable[Manifest]) 
     return None
 
 
-def _is_service(one: Manifest) -> bool:
-    return (one.group, one.kind) in (("ome.io", "InferenceService"), ("registry.volcano.sh", "Model"))
-
-
 def warn_of_fields(manifests: Iterable[Manifest]) -> None:
     """Warn of fields without effect, as the condition SpecWarning does in a cluster."""
     from modelyard.resources.field_effects.ineffective import warning_of
@@ -241,7 +237,6 @@ def warn_of_fields(manifests: Iterable[Manifest]) -> None:
 
 
 def _warn_of_settings(found: Sequence[Manifest]) -> None:
-    """Warn of invalid administrator settings, for which the defaults apply."""
     from modelyard.models.settings import CONFIG_MAP as MODELS
     from modelyard.models.settings import DeliverySettings, read
     from modelyard.workloads import ServingSettings
@@ -284,10 +279,3 @@ def _print(service: Manifest, result: Rendered | Refused) -> None:
         typer.echo(f"  {gone.kind} {gone.name}  deleted after {', '.join(gone.after)}")
     for note in result.notes:
         typer.echo(f"  {note.reason}: {note.message}")
-
-
-def _dump(results: Sequence[Rendered | Refused], output: Output) -> None:
-    from modelyard.workloads import Rendered
-
-    children = [child.body for result in results if isinstance(result, Rendered) for child in result.children]
-    print_document(json.dumps({"apiVersion": "v1", "kind": "List", "items": children}, indent=2), output)

@@ -16,6 +16,7 @@ import logging
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modelyard.cluster.discovery import Discovery
@@ -32,125 +33,135 @@ _WRITE_ONLY = {"stringData"}
 """Fields that the server takes in but never shows."""
 
 
-async def apply(
-    transport: Transport,
-    discovery: Discovery,
-    body: Object,
-    *,
-    force: bool,
-    field_manager: str,
-    subresource: str | None,
-    dry_run: bool,
-    timeout: float | None,
-) -> Object:
-    """See ``Cluster.apply``."""
-    kind, name, namespace = body.get("kind"), metadata(body).get("name"), metadata(body).get("namespace")
-    if not kind or not name or not body.get("apiVersion"):
-        raise Invalid(
-            "the manifest needs apiVersion, kind and metadata.name",
-            verb="apply",
-            object=f"{kind or 'object'} {name or 'without a name'}",
-            reason="Incomplete",
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """How objects are applied; see ``Cluster.apply``."""
+
+    transport: Transport
+    discovery: Discovery
+    force: bool
+    field_manager: str
+    subresource: str | None
+    dry_run: bool
+    timeout: float | None
+
+    async def apply(self, body: Object) -> Object:
+        """Apply one; return it as it is stored."""
+        kind, name, namespace = body.get("kind"), metadata(body).get("name"), metadata(body).get("namespace")
+        if not kind or not name or not body.get("apiVersion"):
+            raise Invalid(
+                "the manifest needs apiVersion, kind and metadata.name",
+                verb="apply",
+                object=f"{kind or 'object'} {name or 'without a name'}",
+                reason="Incomplete",
+            )
+        type = await self.discovery.resolve(body["apiVersion"], kind)
+        if type.namespaced and not namespace:
+            raise Invalid("metadata.namespace is missing", verb="apply", object=f"{kind} {name}", reason="NoNamespace")
+        if not type.namespaced:
+            namespace = None
+
+        whole = self.subresource is None and not self.dry_run
+        if whole and "replicas" not in (body.get("spec") or {}) and await self.discovery.has_subresource(type, "scale"):
+            await self._hand_over_replicas(type, name, namespace)
+
+        try:
+            stored = await self._send(type, body)
+        except Invalid:
+            if self.dry_run or self.subresource or not await self._give_up(type, body):
+                raise
+            stored = await self._send(type, body)
+            await self._forget(type, stored)
+        warn_of_dropped_fields(body, stored, type.describe(namespace, name))
+        return stored
+
+    async def _send(self, type: ResourceType, body: Object) -> Object:
+        name, namespace = metadata(body)["name"], metadata(body).get("namespace")
+        query = {"fieldManager": self.field_manager, "force": str(self.force).lower(), "fieldValidation": "Strict"}
+        if self.dry_run:
+            query["dryRun"] = "All"
+        return await self.transport.json(
+            ApiRequest(
+                "PATCH",
+                type.path(namespace, name, self.subresource),
+                "apply",
+                type.describe(namespace, name, self.subresource),
+                query,
+                # The type may be served in another version than the manifest names (a legacy one).
+                {**body, "apiVersion": type.api_version},
+                APPLY_PATCH,
+                timeout=self.timeout,
+            )
         )
-    type = await discovery.resolve(body["apiVersion"], kind)
-    if type.namespaced and not namespace:
-        raise Invalid("metadata.namespace is missing", verb="apply", object=f"{kind} {name}", reason="NoNamespace")
-    if not type.namespaced:
-        namespace = None
 
-    if (
-        subresource is None
-        and not dry_run
-        and "replicas" not in (body.get("spec") or {})
-        and await discovery.has_subresource(type, "scale")
-    ):
-        await _hand_over_replicas(transport, type, name, namespace, field_manager, timeout)
+    async def _get(self, type: ResourceType, name: str, namespace: str | None) -> Object:
+        path, shown = type.path(namespace, name), type.describe(namespace, name)
+        return await self.transport.json(ApiRequest("GET", path, "get", shown, timeout=self.timeout))
 
-    try:
-        stored = await _send(transport, type, body, field_manager, force, subresource, dry_run, timeout)
-    except Invalid:
-        if dry_run or subresource or not await _give_up(transport, type, body, field_manager, timeout):
-            raise
-        stored = await _send(transport, type, body, field_manager, force, subresource, dry_run, timeout)
-        await _forget(transport, type, stored, f"{field_manager}-structs", timeout)
-    warn_of_dropped_fields(body, stored, type.describe(namespace, name))
-    return stored
+    async def _patch(self, type: ResourceType, obj: Object, query: dict[str, str], patch: Object) -> None:
+        path, shown = (do(metadata(obj).get("namespace"), metadata(obj)["name"]) for do in (type.path, type.describe))
+        request = ApiRequest("PATCH", path, "patch", shown, query, patch, MERGE_PATCH, timeout=self.timeout)
+        await self.transport.json(request)
 
+    async def _give_up(self, type: ResourceType, body: Object) -> bool:
+        """Make an object be as its manifest says in one write that takes away what the manager applies no more.
 
-async def _send(
-    transport: Transport,
-    type: ResourceType,
-    body: Object,
-    field_manager: str,
-    force: bool,
-    subresource: str | None = None,
-    dry_run: bool = False,
-    timeout: float | None = None,
-) -> Object:
-    name, namespace = metadata(body)["name"], metadata(body).get("namespace")
-    query = {"fieldManager": field_manager, "force": str(force).lower(), "fieldValidation": "Strict"}
-    if dry_run:
-        query["dryRun"] = "All"
-    return await transport.json(
-        ApiRequest(
-            "PATCH",
-            type.path(namespace, name, subresource),
-            "apply",
-            type.describe(namespace, name, subresource),
-            query,
-            # The type may be served in another version than the manifest names (a legacy one).
-            {**body, "apiVersion": type.api_version},
-            APPLY_PATCH,
-            timeout=timeout,
-        )
-    )
+        Whether there was something to take away. That write's own claims must be dropped by ``_forget``.
+        """
+        try:
+            live = await self._get(type, metadata(body)["name"], metadata(body).get("namespace"))
+        except NotFound:
+            return False
+        if metadata(body).get("uid") not in (None, metadata(live)["uid"]):
+            return False
+        entries = metadata(live).get("managedFields") or ()
+        claims = [(entry.get("manager") == self.field_manager, entry.get("fieldsV1") or {}) for entry in entries]
+        applied: Object = next((fields for mine, fields in claims if mine), {})
+        theirs = [fields for mine, fields in claims if not mine]
+        parts = {key: value for key, value in body.items() if key not in ("apiVersion", "kind", "metadata", "status")}
+        if "replicas" in (live.get("spec") or {}):
+            parts["spec"] = {"replicas": live["spec"]["replicas"], **(parts.get("spec") or {})}
+        there = {key: live[key] for key in parts if key in live}
+        patch = _merge_patch(there, _without_given_up(there, parts, applied, theirs))
+        if not patch:
+            return False
+        patch["metadata"] = {"uid": metadata(live)["uid"], "resourceVersion": resource_version(live)}
+        await self._patch(type, body, {"fieldManager": f"{self.field_manager}-structs"}, patch)
+        return True
 
+    async def _forget(self, type: ResourceType, stored: Object) -> None:
+        """Drop what ``_give_up`` is said to have updated: it would keep fields that are applied no more."""
+        entries = metadata(stored).get("managedFields") or []
+        left = [entry for entry in entries if entry.get("manager") != f"{self.field_manager}-structs"]
+        if len(left) == len(entries):
+            return
+        patch = {"metadata": {"resourceVersion": resource_version(stored), "managedFields": left}}
+        with suppress(Conflict):
+            await self._patch(type, stored, {}, patch)
 
-async def _give_up(
-    transport: Transport, type: ResourceType, body: Object, field_manager: str, timeout: float | None
-) -> bool:
-    """Make an object be as its manifest says in one write that takes away what ``field_manager`` applies no more.
-
-    Whether there was something to take away. That write's own claims must be dropped by ``_forget``.
-    """
-    name, namespace = metadata(body)["name"], metadata(body).get("namespace")
-    path, shown = type.path(namespace, name), type.describe(namespace, name)
-    try:
-        live = await transport.json(ApiRequest("GET", path, "get", shown, timeout=timeout))
-    except NotFound:
-        return False
-    if metadata(body).get("uid") not in (None, metadata(live)["uid"]):
-        return False
-    entries = metadata(live).get("managedFields") or ()
-    claims = [(entry.get("manager") == field_manager, entry.get("fieldsV1") or {}) for entry in entries]
-    applied: Object = next((fields for mine, fields in claims if mine), {})
-    theirs = [fields for mine, fields in claims if not mine]
-    parts = {key: value for key, value in body.items() if key not in ("apiVersion", "kind", "metadata", "status")}
-    if "replicas" in (live.get("spec") or {}):
-        parts["spec"] = {"replicas": live["spec"]["replicas"], **(parts.get("spec") or {})}
-    there = {key: live[key] for key in parts if key in live}
-    patch = _merge_patch(there, _without_given_up(there, parts, applied, theirs))
-    if not patch:
-        return False
-    patch["metadata"] = {"uid": metadata(live)["uid"], "resourceVersion": resource_version(live)}
-    query = {"fieldManager": f"{field_manager}-structs"}
-    await transport.json(ApiRequest("PATCH", path, "patch", shown, query, patch, MERGE_PATCH, timeout=timeout))
-    return True
-
-
-async def _forget(
-    transport: Transport, type: ResourceType, stored: Object, manager: str, timeout: float | None
-) -> None:
-    """Drop what a manager is said to have updated: it would keep fields that are applied no more."""
-    given = metadata(stored)
-    entries = given.get("managedFields") or []
-    left = [entry for entry in entries if entry.get("manager") != manager]
-    if len(left) == len(entries):
-        return
-    path, shown = (do(given.get("namespace"), given["name"]) for do in (type.path, type.describe))
-    patch = {"metadata": {"resourceVersion": resource_version(stored), "managedFields": left}}
-    with suppress(Conflict):
-        await transport.json(ApiRequest("PATCH", path, "patch", shown, {}, patch, MERGE_PATCH, timeout=timeout))
+    async def _hand_over_replicas(self, type: ResourceType, name: str, namespace: str | None) -> None:
+        """If only the manager owns ``spec.replicas``, let a second manager own its present value too."""
+        for attempt in range(1, _HANDOVER_ATTEMPTS + 1):
+            try:
+                live = await self._get(type, name, namespace)
+            except NotFound:
+                return
+            if _owners_of_replicas(live) != {(self.field_manager, "Apply")}:
+                return
+            claim = {
+                "apiVersion": type.api_version,
+                "kind": type.kind,
+                "metadata": {"name": name, "resourceVersion": resource_version(live)}
+                | ({"namespace": namespace} if namespace else {}),
+                "spec": {"replicas": live["spec"]["replicas"]},
+            }
+            try:
+                await replace(self, force=True, field_manager=f"{self.field_manager}-replicas")._send(type, claim)
+                return
+            except Conflict:  # scaled or otherwise changed since it was read
+                if attempt == _HANDOVER_ATTEMPTS:
+                    raise
+                await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))
 
 
 def _without_given_up(live: Any, wanted: Any, applied: Object, theirs: list[Object]) -> Any:
@@ -189,7 +200,6 @@ def _has(item: Any, key: Object) -> bool:
 
 
 def _merge_patch(live: Any, wanted: Any) -> Any:
-    """The JSON merge patch from one object to another."""
     patch: Object = {key: None for key in live if key not in wanted}
     for key, value in wanted.items():
         before = live.get(key)
@@ -200,44 +210,12 @@ def _merge_patch(live: Any, wanted: Any) -> Any:
     return patch
 
 
-async def _hand_over_replicas(
-    transport: Transport,
-    type: ResourceType,
-    name: str,
-    namespace: str | None,
-    field_manager: str,
-    timeout: float | None,
-) -> None:
-    """If only ``field_manager`` owns ``spec.replicas``, let a second manager own its present value too."""
-    for attempt in range(1, _HANDOVER_ATTEMPTS + 1):
-        try:
-            path, shown = type.path(namespace, name), type.describe(namespace, name)
-            live = await transport.json(ApiRequest("GET", path, "get", shown, timeout=timeout))
-        except NotFound:
-            return
-        owners = {(entry.get("manager"), entry.get("operation")) for entry in _owners_of_replicas(live)}
-        if owners != {(field_manager, "Apply")}:
-            return
-        claim = {
-            "apiVersion": type.api_version,
-            "kind": type.kind,
-            "metadata": {"name": name, "resourceVersion": resource_version(live)}
-            | ({"namespace": namespace} if namespace else {}),
-            "spec": {"replicas": live["spec"]["replicas"]},
-        }
-        try:
-            await _send(transport, type, claim, f"{field_manager}-replicas", force=True, timeout=timeout)
-            return
-        except Conflict:  # scaled or otherwise changed since it was read
-            if attempt == _HANDOVER_ATTEMPTS:
-                raise
-            await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))
-
-
-def _owners_of_replicas(obj: Object) -> Iterator[Object]:
-    for entry in metadata(obj).get("managedFields") or ():
-        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
-            yield entry
+def _owners_of_replicas(obj: Object) -> set[tuple[Any, Any]]:
+    return {
+        (entry.get("manager"), entry.get("operation"))
+        for entry in metadata(obj).get("managedFields") or ()
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    }
 
 
 def warn_of_dropped_fields(sent: Object, stored: Object, shown: str) -> None:
@@ -269,7 +247,6 @@ def dropped_fields(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether nothing but zeros and emptiness is in it."""
     if isinstance(value, dict):
         return all(_is_empty(inner) for inner in value.values())
     if isinstance(value, list):

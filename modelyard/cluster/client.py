@@ -34,37 +34,18 @@ class Cluster:
         self._events = EventRecorder(transport)
 
     @classmethod
-    async def open(cls, settings: ClusterSettings | None = None) -> Cluster:
-        """Connect without a ``with``; the caller must ``close()``. Raises ``NotConfigured``."""
-        return cls(await Transport.open(settings or ClusterSettings()))
-
-    @classmethod
     @asynccontextmanager
     async def connect(cls, settings: ClusterSettings | None = None) -> AsyncIterator[Cluster]:
         """A connection for the length of the ``with``. Does not wait for the server. Raises ``NotConfigured``."""
-        cluster = await cls.open(settings)
+        transport = await Transport.open(settings or ClusterSettings())
         try:
-            yield cluster
+            yield cls(transport)
         finally:
-            await cluster.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.transport.close()
-
-    @property
-    def server(self) -> str:
-        """Base URL of the API server."""
-        return self.transport.server
+            await transport.close()
 
     def now(self) -> float:
         """Return the API server's time, in epoch seconds, which moments in objects go by."""
         return self.transport.clock.now()
-
-    @property
-    def source(self) -> str:
-        """Where the connection's configuration came from, for messages."""
-        return self.transport.source
 
     # Reading
 
@@ -199,16 +180,9 @@ class Cluster:
         raises ``Conflict``. A body without ``spec.replicas`` leaves the number of replicas as it is, also when an
         earlier apply had set it.
         """
-        return await applying.apply(
-            self.transport,
-            self.discovery,
-            body,
-            force=force,
-            field_manager=field_manager or self.settings.field_manager,
-            subresource=subresource,
-            dry_run=dry_run,
-            timeout=timeout,
-        )
+        manager = field_manager or self.settings.field_manager
+        how = applying.Applying(self.transport, self.discovery, force, manager, subresource, dry_run, timeout)
+        return await how.apply(body)
 
     async def merge_patch(
         self,

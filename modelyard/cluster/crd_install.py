@@ -101,7 +101,6 @@ def _children(theirs: Mapping[str, Any], mine: Mapping[str, Any], path: str) -> 
 
 
 def _inside(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The schemas inside, by what is appended to the path."""
     found = {f".{name}": child for name, child in (schema.get("properties") or {}).items()}
     if isinstance(schema.get("items"), Mapping):
         found["[]"] = schema["items"]

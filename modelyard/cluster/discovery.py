@@ -18,8 +18,6 @@ from modelyard.objects.kinds import ResourceType
 
 @dataclass(slots=True)
 class _Kinds:
-    """What one group version serves."""
-
     types: dict[str, ResourceType] = field(default_factory=dict)
     subresources: set[tuple[str, str]] = field(default_factory=set)
 

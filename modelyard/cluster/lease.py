@@ -197,7 +197,6 @@ class Lease:
                 logger.warning("%s; the lease will run out in %s s instead", error, self.duration)
 
     async def _keep(self) -> None:
-        """Renew until the lease is lost. A server that is away is asked again until it answers."""
         pause = self.renew_every
         while True:
             await asyncio.sleep(pause)
@@ -302,7 +301,6 @@ class Lease:
         }
 
     async def _read(self) -> Object | None:
-        """The Lease object, if there is one, and note whether its record changed."""
         try:
             lease = await self._cluster.get(LEASES, self.name, self.namespace, timeout=self._limit())
         except NotFound:

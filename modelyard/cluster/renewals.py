@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from modelyard.cluster.client import Cluster
 from modelyard.cluster.errors import ClusterError, Forbidden, NotFound
@@ -43,11 +43,9 @@ class _Record:
 
     @property
     def token(self) -> str:
-        """Token of the holder."""
         return str(self.spec["holderIdentity"]).rpartition("_")[2]
 
     def judge(self, now: float) -> Renewal:
-        """Return the state of the renewals, having looked once more."""
         self.looks += 1
         duration = float(self.spec.get("leaseDurationSeconds") or 15)
         holder = Holder.read(str(self.spec.get("holderIdentity") or ""))
@@ -59,8 +57,7 @@ class _Record:
 class RenewalMonitor:
     """Observe who renews certain Leases."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._records: dict[Key, _Record] = {}
         self._blind = False
         self.refused: dict[Key, Forbidden] = {}
@@ -78,7 +75,7 @@ class RenewalMonitor:
             raise
         read = dict(zip(names, results, strict=True))
         self.refused = {name: result for name, result in read.items() if isinstance(result, Forbidden)}
-        return self.judge({name: spec for name, spec in read.items() if isinstance(spec, dict)}, self._clock())
+        return self.judge({name: spec for name, spec in read.items() if isinstance(spec, dict)}, time.monotonic())
 
     def forget(self) -> None:
         """Forget all records after an outage, in which nobody could renew."""

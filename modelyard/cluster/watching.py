@@ -159,7 +159,6 @@ class _Pause:
         self._since: float | None = None
 
     async def after(self, error: ClusterError) -> None:
-        """Wait before the next try."""
         if self._since is None:
             self._since = time.monotonic()
             logger.warning("watch %s: interrupted, reconnecting: %s", self._shown, error)
@@ -170,7 +169,6 @@ class _Pause:
         self._next = min(2 * self._next, _LONGEST_PAUSE)
 
     def over(self) -> None:
-        """The connection works again."""
         if self._since is not None:
             logger.info("watch %s: resumed after %.1f s", self._shown, time.monotonic() - self._since)
         self._since = None
@@ -289,7 +287,6 @@ class Watch:
         return self._established and isinstance(error, _STARTING_UP) and self._pause.lasted <= patience
 
     def _difference(self, listed: ObjectList) -> Iterator[WatchEvent]:
-        """What happened since the last known state. The known state follows event by event."""
         present = {_key(item) for item in listed.items}
         for key in [key for key in self._known if key not in present]:
             yield WatchEvent("DELETED", self._known.pop(key))

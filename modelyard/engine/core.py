@@ -269,7 +269,6 @@ class EngineCore:
             self._waiting.append(request)
 
     def _schedule_step(self, at: float) -> None:
-        """Compose the iteration that starts at ``at``, or go idle."""
         if self._decoding:
             self._allocate_decode_blocks(at)
         decoding = self._decoding
@@ -305,7 +304,6 @@ class EngineCore:
         self._chunks = chunks
 
     def _allocate_decode_blocks(self, at: float) -> None:
-        """Take the blocks that this step's decode tokens need, preempting while they are missing."""
         due = self._due
         slot = self._step % self._block
         while due[slot] > self._pool.free:
@@ -329,7 +327,6 @@ class EngineCore:
         self._events.append(Event(EventKind.PREEMPTED, request, at))
 
     def _admit(self, at: float) -> bool:
-        """Move the head of the queue into the batch if it fits; whether it did."""
         request = self._waiting[0]
         tokens = request.prompt_tokens + request.tokens
         if len(self._running) >= self.config.max_num_seqs:
@@ -353,7 +350,6 @@ class EngineCore:
         return True
 
     def _complete_step(self, at: float) -> None:
-        """The iteration in progress ends: every decoding request has one more token, chunks are computed."""
         decoding = self._decoding
         stats = self.stats
         tokens = decoding

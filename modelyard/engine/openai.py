@@ -58,10 +58,7 @@ def parse_generation(body: bytes, *, chat: bool, segment: int = 0) -> Generation
 
     Fields that do not matter to a simulation (temperature, stop ...) are accepted and ignored. Raises ``ApiError``.
     """
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise _bad(f"the request body is not valid JSON: {error}", None) from None
+    data = _parsed(body)
     if not isinstance(data, dict):
         raise _bad(f"the request body must be a JSON object, not {_kind(data)}", None)
     model = data.get("model")
@@ -111,10 +108,7 @@ def _names(prompt: Sequence[str | int], segment: int) -> tuple[int, ...]:
 
 def parse_adapter(body: bytes, *names: str) -> tuple[str, ...]:
     """The named texts of a request about a LoRA adapter. Raises ``ApiError``."""
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise _bad(f"the request body is not valid JSON: {error}", None) from None
+    data = _parsed(body)
     given = [data.get(name) if isinstance(data, dict) else None for name in names]
     found = tuple(text for text in given if isinstance(text, str) and text)
     if len(found) < len(names):
@@ -199,6 +193,13 @@ class Answer:
             "total_tokens": prompt_tokens + output_tokens,
             "completion_tokens": output_tokens,
         }
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _bad(f"the request body is not valid JSON: {error}", None) from None
 
 
 def _bad(message: str, param: str | None) -> ApiError:

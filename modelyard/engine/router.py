@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -40,17 +40,13 @@ class PrefillDecodeRouter:
                 web.get("/health", self._health),
             ]
         )
-        self.app.on_startup.append(self._start)
-        self.app.on_cleanup.append(self._stop)
+        self.app.cleanup_ctx.append(self._connected)
 
-    async def _start(self, _: web.Application) -> None:
+    async def _connected(self, _: web.Application) -> AsyncIterator[None]:
         connector = aiohttp.TCPConnector(limit=0, resolver=ServiceResolver(HostsFile.found()), use_dns_cache=False)
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False)
-
-    async def _stop(self, _: web.Application) -> None:
-        if self._session is not None:
-            await self._session.close()
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as self._session:
+            yield
 
     async def _ask(self, method: str, url: str, **request: Any) -> aiohttp.ClientResponse:
         """Begin a request; one that nobody took is repeated. Raises ``aiohttp.ClientError``."""

@@ -16,7 +16,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -137,8 +137,7 @@ class EngineServer:
                     web.post("/v1/unload_lora_adapter", self._unload_adapter),
                 ]
             )
-        self.app.on_startup.append(self._start)
-        self.app.on_cleanup.append(self._stop)
+        self.app.cleanup_ctx.append(self._driven)
 
     @property
     def virtual_time(self) -> float:
@@ -146,7 +145,6 @@ class EngineServer:
         return (asyncio.get_running_loop().time() - self._origin) * self.settings.time_compression
 
     def _wall(self, virtual: float) -> float:
-        """The loop's clock at a virtual time."""
         return self._origin + virtual / self.settings.time_compression
 
     async def drain(self) -> None:
@@ -159,14 +157,12 @@ class EngineServer:
         if self._driver is not None:
             await asyncio.shield(self._driver)
 
-    async def _start(self, _: web.Application) -> None:
+    async def _driven(self, _: web.Application) -> AsyncIterator[None]:
         self._origin = asyncio.get_running_loop().time()
         self._driver = asyncio.create_task(self._drive(), name="engine-driver")
-
-    async def _stop(self, _: web.Application) -> None:
-        if self._driver is not None:
-            self._driver.cancel()
-            await asyncio.gather(self._driver, return_exceptions=True)
+        yield
+        self._driver.cancel()
+        await asyncio.gather(self._driver, return_exceptions=True)
 
     async def _drive(self) -> None:
         core = self.core
@@ -208,7 +204,6 @@ class EngineServer:
                     listener.wake()
 
     def _unready(self) -> str | None:
-        """Why the engine does not serve now."""
         if self._draining:
             return "the engine is shutting down"
         if self.virtual_time < self.settings.startup_delay:

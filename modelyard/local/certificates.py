@@ -44,7 +44,6 @@ _SERVER_NAMES = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 ]
-_SERVER_ADDRESSES = ["127.0.0.1"]
 _VALIDITY = timedelta(days=3650)
 
 
@@ -78,9 +77,8 @@ def create(folder: Path) -> None:
     _write_key(private_key(folder, "ca"), ca_key)
     certificate(folder, "ca").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
 
-    for name, subject in _CLIENTS.items():
-        _leaf(folder, name, subject, ca, ca_key, now, server=False)
-    _leaf(folder, SERVER, "CN=modelyard-local", ca, ca_key, now, server=True)
+    for name, subject in {**_CLIENTS, SERVER: "CN=modelyard-local"}.items():
+        _leaf(folder, name, subject, ca, ca_key, now)
 
     # RS256: what every Kubernetes version can sign service account tokens with.
     account = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -159,17 +157,10 @@ def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
 
 
 def _leaf(
-    folder: Path,
-    name: str,
-    subject: str,
-    ca: x509.Certificate,
-    ca_key: ec.EllipticCurvePrivateKey,
-    now: datetime,
-    *,
-    server: bool,
+    folder: Path, name: str, subject: str, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey, now: datetime
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+    usage = ExtendedKeyUsageOID.SERVER_AUTH if name == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = (
         _builder(x509.Name.from_rfc4514_string(subject), ca.subject, key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -177,9 +168,9 @@ def _leaf(
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
     )
-    if server:
+    if name == SERVER:
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in _SERVER_NAMES]
-        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in _SERVER_ADDRESSES]
+        names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     _write_key(private_key(folder, name), key)
     certificate(folder, name).write_bytes(

@@ -44,7 +44,7 @@ def home_dir() -> Path:
     return _base("MODELYARD_HOME", "XDG_STATE_HOME", ".local/state")
 
 
-def instance_dir(name: str = "default", directory: Path | None = None) -> Path:
+def instance_dir(name: str, directory: Path | None) -> Path:
     """Folder of one instance.
 
     Raises `LocalClusterError`: the name is not a DNS label (a-z, 0-9 and '-', at most 40 characters).

@@ -114,14 +114,14 @@ def spawn(
         )
 
 
-async def wait_for_exit(identity: ProcessIdentity, poll: float = 0.2) -> None:
+async def wait_for_exit(identity: ProcessIdentity) -> None:
     """Return when the process has ended; it need not be our child."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except (OSError, AttributeError):
         # No such process any more, or no pidfd on this kernel.
         while identity.alive():  # noqa: ASYNC110 - without pidfd there is nothing that could set an event
-            await asyncio.sleep(poll)
+            await asyncio.sleep(0.2)
         return
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()

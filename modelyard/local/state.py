@@ -76,7 +76,6 @@ class StackState(BaseModel):
     supervisor: ProcessIdentity
     started_at: datetime
     slot: int | None = None
-    pod_prefix: str = ""
     kubeconfig: str = ""
     components: dict[Component, ComponentState] = Field(default_factory=dict)
     events: list[StackEvent] = Field(default_factory=list, description="the latest, oldest first")

@@ -89,9 +89,8 @@ class Supervisor:
         for user, path in files.items():
             certificates.write_kubeconfig(path, pki=paths.pki, server=server, user=user, cluster=cluster)
         self._state.slot = slot.number
-        self._state.pod_prefix = slot.pod_prefix
         self._state.kubeconfig = str(paths.kubeconfig)
-        return ClusterContext(self._name, settings, paths, slot.ports, slot.pod_prefix)
+        return ClusterContext(settings, paths, slot.ports, slot.pod_prefix)
 
     async def _run_components(self, cluster: ClusterContext) -> None:
         groups = starting_order(cluster)
@@ -128,13 +127,11 @@ class Supervisor:
         self._save()
 
     async def _watch_parent(self) -> None:
-        """Stop when the process that wants this cluster has gone, even if it was killed."""
         if self._parent is not None:
             await processes.wait_for_exit(self._parent)
             self._stopping.set()
 
     async def _keep(self, spec: ComponentSpec) -> None:
-        """Keep one component running until cancelled."""
         own = self._state.components[spec.component]
         delay, failures = _FIRST_BACK_OFF, 0
         while True:
@@ -177,7 +174,6 @@ class Supervisor:
             delay = min(2 * delay, _LAST_BACK_OFF)
 
     async def _check(self, spec: ComponentSpec, own: ComponentState) -> None:
-        """Keep a running component's phase up to date."""
         deadline = time.monotonic() + _START_TIMEOUT
         missed = 0
         while True:

@@ -198,7 +198,6 @@ class Prometheus:
         return await self._ask(read, purpose)
 
     async def _ask(self, read: Callable[[float], _T], purpose: str) -> _T:
-        """Call ``read`` (with the seconds it may take) in a thread until it succeeds, gives up or runs out of time."""
         import requests
         from prometheus_api_client import PrometheusApiClientException
 

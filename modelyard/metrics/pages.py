@@ -118,7 +118,6 @@ def _declared(name: str, kind: str, names: frozenset[str]) -> str | None:
 
 
 def _samples(lines: Iterable[bytes], kind: str) -> list[PageSample]:
-    """These lines, parsed. Raises ``ValueError``."""
     found: list[PageSample] = []
     seen: set[_Series] = set()
     for line in lines:

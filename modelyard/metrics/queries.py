@@ -208,7 +208,6 @@ def mean_sizes(signal: Signal, window: float, namespaces: Collection[str]) -> st
 
 
 def _of_pods(measure: Measure, where: str, window: float) -> str:
-    """The query of a measure for the namespaces that ``where`` matches."""
     metric, span = METRIC + where, duration(window)
     if measure.over is Over.CACHE:
         return _caches(where)

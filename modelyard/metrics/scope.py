@@ -63,8 +63,6 @@ def _tokens(text: str) -> deque[str]:
 
 
 class _Narrowing:
-    """One pass over the tokens of an expression."""
-
     def __init__(self, tokens: deque[str], namespace: str) -> None:
         self._left = tokens
         self._own = f"{LABEL}={quoted(namespace)}"
@@ -76,7 +74,6 @@ class _Narrowing:
         return self._left[0].lower() if self._left else ""
 
     def _take(self, *wanted: str) -> str:
-        """Pass the next token on, which must be one of these kinds of token."""
         if not self._left:
             raise ValueError("ends where more is expected")
         if wanted and _kind(self._left[0]) not in wanted and self._next not in wanted:
@@ -85,7 +82,6 @@ class _Narrowing:
         return self._done[-1].lower()
 
     def tokens(self) -> list[str]:
-        """The tokens with what they lack."""
         if not self._left:
             raise ValueError("is empty")
         value = True
@@ -137,13 +133,11 @@ class _Narrowing:
         return word == "," or word in _OPERATORS
 
     def _labels(self) -> None:
-        """Take a list of label names."""
         self._take("(")
         while self._take("name", "text", ",", ")") != ")":
             pass
 
     def _matchers(self) -> None:
-        """Take the matchers between braces, the own one before them."""
         self._done.append(self._own)
         while self._next != "}":
             self._done.append(",")

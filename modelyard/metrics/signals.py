@@ -272,7 +272,6 @@ def _number(text: str | None) -> float:
 
 
 def _by_field(told: type[PodMeasures], answers: Mapping[str, list[Sample]]) -> dict[str, dict[PodKey, float | None]]:
-    """The values of each field but the caches' sizes."""
     fields = {}
     for name, measure in told.measures().items():
         if measure.over is not Over.CACHE:

@@ -312,7 +312,6 @@ _PANELS: Mapping[str, type[_Panel]] = {"lines": timeseries.Panel, "now": stat.Pa
 
 
 def _placed(charts: Sequence[Chart]) -> Iterable[_Panel]:
-    """Panels from left to right, two in a row; numbers as many as there are."""
     x = y = 0
     numbers = sum(chart.kind == "now" for chart in charts)
     for number, chart in enumerate(charts, 1):

@@ -233,7 +233,6 @@ class _CarryOut:
         return await self.cluster.get(kind, key.name, key.namespace or None, timeout=self.fence.check())
 
     async def _remember(self) -> None:
-        """Keep memory and marks with the object."""
         if not self.plan.annotations:
             return
         metadata: dict[str, Any] = {"uid": self.subject.uid, "annotations": dict(self.plan.annotations)}
@@ -248,7 +247,6 @@ class _CarryOut:
             raise _Stop from None
 
     async def _publish(self) -> None:
-        """Put the decision on record, if it still holds."""
         status, subject = self.plan.status, self.subject
         if status is None:
             return

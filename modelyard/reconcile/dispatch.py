@@ -236,7 +236,7 @@ def awaited_run(plan: Plan, acting: Acting, runs: Mapping[str, RunFate], now: fl
     if run.cancelled and plan.subject.generation == 1:
         return f"{name} was cancelled at {timestamp(run.ended or now)}; retry it, or start its parent again"
     if run.ended is not None:
-        again = _latest(now, claim.at, run.ended) + _pause(claim.attempt, run.died)
+        again = _latest(now, claim.at, run.ended) + pause_after(claim.attempt, run.died)
         if claim.fingerprint != fingerprint(plan) or again - now < EXPECTED_START:
             return ""
         ended = f"{name} {'died' if run.died else 'ended'} at {timestamp(run.ended)}"
@@ -273,11 +273,6 @@ def is_free(claim_text: str, runs: Mapping[str, RunFate], now: float) -> bool:
     return run.ended is not None or run.queued is not None
 
 
-def pause_after(attempt: int) -> float:
-    """Return the seconds to wait after so many attempts in vain at the same thing."""
-    return _pause(attempt, died=False)
-
-
 def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
     """The claim for the plan's next run, without the run's name; ``None`` while there is none to start."""
     before, wanted = Claim.read(plan.subject.claim), fingerprint(plan)
@@ -293,7 +288,7 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
         return None
     if before.fingerprint != wanted:
         return Claim("", wanted, 1, now)  # it got somewhere, or there is something else to do
-    if now < _latest(now, before.at, run.ended) + _pause(before.attempt, run.died):
+    if now < _latest(now, before.at, run.ended) + pause_after(before.attempt, run.died):
         return None
     return Claim("", wanted, min(before.attempt + 1, MOST_ATTEMPTS), now)
 
@@ -303,14 +298,13 @@ def _latest(now: float, *moments: float) -> float:
     return max((moment for moment in moments if moment <= now + CLOCKS_DIFFER), default=-math.inf)
 
 
-def _pause(attempt: int, died: bool) -> float:
-    """Seconds to wait after an attempt; a run that just died is replaced at once, the first time."""
+def pause_after(attempt: int, died: bool = False) -> float:
+    """Seconds to wait after an attempt in vain; a run that just died is replaced at once, the first time."""
     doublings = attempt - 1 - died
     return 0.0 if doublings < 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(doublings, 30))
 
 
 def _key(members: Sequence[tuple[Subject, Claim]]) -> str:
-    """The idempotency key of a run: the object and the work, or a batch's content."""
     keys = [_own_key(subject.ref, claim) for subject, claim in members]
     if len(keys) == 1:
         return keys[0]

@@ -253,7 +253,6 @@ class _Part:
             self.start()
 
     def start(self) -> None:
-        """Follow from now on."""
         if self._task is None:
             self._mirror.watches += 1
             # A context of its own: the watch outlives whatever is being done while it begins.
@@ -269,7 +268,6 @@ class _Part:
             await asyncio.gather(task, return_exceptions=True)
 
     def fail(self, error: ClusterError | None) -> None:
-        """Note why it cannot be read, or that it can."""
         place = self.namespace or ""
         if error is None:
             self.store.errors.pop(place, None)
@@ -313,8 +311,6 @@ class _Part:
 
 
 class _Holding(Generic[T]):
-    """A store, and the parts that fill it."""
-
     def __init__(self, mirror: Mirror, want: Want[T]) -> None:
         self.store: Store[T] = Store(want)
         self.parts: dict[str | None, _Part] = {}
@@ -322,7 +318,6 @@ class _Holding(Generic[T]):
         self._want = want
 
     def parts_for(self, spaces: frozenset[str]) -> list[_Part]:
-        """Parts that cover these namespaces (none: all of them), made where they are missing."""
         whole = self.parts.get(None)
         covered = whole is not None and whole.error is None and whole.covers(spaces)
         if spaces and len(spaces) <= (self._mirror.apart or NAMESPACE_LISTS) and not covered:
@@ -335,7 +330,6 @@ class _Holding(Generic[T]):
         return [whole]
 
     def part(self, namespace: str | None) -> _Part:
-        """The part of one namespace, or the whole."""
         if namespace not in self.parts:
             want, transport = self._want, self._mirror.cluster.transport
             watch = Watch(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
-from modelyard.reconcile.carry_out import MOST_DEEDS, Outcome, carry_out
+from modelyard.reconcile.carry_out import MOST_DEEDS, carry_out
 from modelyard.reconcile.dispatch import (
     LONGEST_PAUSE,
     Acting,
@@ -122,7 +122,10 @@ class Reconciler:
         """
         said = self.to_write(plans, runs)
         outcome = await carry_out(self.cluster, said, self._fence)
-        self._note_failures(said, outcome)
+        for ref in [plan.subject.ref for plan in said if plan.acts]:
+            attempts, _ = self._failures.pop(ref, (0, 0.0))
+            if ref in outcome.errors:
+                self._failures[ref] = attempts + 1, time.monotonic() + pause_after(attempts + 1)
         await tell(self.cluster, said, outcome, self._said, self.cluster.now())
         return table(said, lambda plan: plan.subject.key.namespace, lambda plan: row(plan, outcome))
 
@@ -146,13 +149,6 @@ class Reconciler:
                 texts = (waiting.get(plan.subject.ref) or awaited_run(plan, acting, runs.fates, now) for plan in some)
                 awaiting[name] = [with_awaited_run(plan, text, now) for plan, text in zip(some, texts, strict=True)]
         return awaiting
-
-    def _note_failures(self, plans: Iterable[Plan], outcome: Outcome) -> None:
-        """Remember when to try again what failed."""
-        for ref in [plan.subject.ref for plan in plans if plan.acts]:
-            attempts, _ = self._failures.pop(ref, (0, 0.0))
-            if ref in outcome.errors:
-                self._failures[ref] = attempts + 1, time.monotonic() + pause_after(attempts + 1)
 
     async def claim(self, start: Start) -> Start:
         """Make the run's objects name it; the run with those that could be claimed. Raises ``NotTheWriter``."""

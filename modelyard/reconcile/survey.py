@@ -119,7 +119,6 @@ class Survey:
         return {want.called or want.kind: mirror.store(want, want.spaces(spaces)) for want in lifecycle.wants}
 
     async def _look_up(self) -> dict[Lifecycle, set[Key]]:
-        """Look up the Secrets that plans need; the objects whose plans they change, which are planned again."""
         changed = await self._look_ups.refresh(
             key for needs in self._needs.values() for some in needs.values() for key in some
         )
@@ -132,7 +131,6 @@ class Survey:
         return affected
 
     async def _adapt(self) -> None:
-        """Ask, now and then, what the server has of what lifecycles ask for."""
         if self._clock() < self._adapted + ADAPT_AFTER or not self._adapting:
             return
         for one in self._adapting:
@@ -200,7 +198,6 @@ class Survey:
         return plans if keys else None
 
     def _in_turn(self, lifecycle: Lifecycle, keys: Iterable[Key]) -> Iterable[tuple[str, list[Key]]]:
-        """The keys of each namespace, beginning where it left off."""
         spaces: defaultdict[str, list[Key]] = defaultdict(list)
         for key in keys:
             spaces[key.namespace].append(key)

@@ -252,7 +252,6 @@ def _speed(spec: VariantSpec, slo: SLO) -> _Speed:
 
 
 def _computed(trace: Trace, spec: VariantSpec) -> Floats:
-    """Prompt tokens that are computed: what the prefix cache does not have."""
     config = spec.engine
     cached = (trace.prompt * config.prefix_hit_ratio).astype(np.int64) // config.block_size * config.block_size
     return np.asarray(trace.prompt - np.minimum(cached, trace.prompt - 1), dtype=np.float64)
@@ -271,25 +270,19 @@ class Programme:
     """A linear or mixed-integer programme: the least sum of column costs. Columns and rows go by their numbers."""
 
     def __init__(self) -> None:
-        self._costs: list[float] = []
-        self._upper: list[float] = []
-        self._whole: list[bool] = []
-        self._row_lower: list[float] = []
-        self._row_upper: list[float] = []
+        self._columns: list[tuple[float, float, bool]] = []
+        self._bounds: list[tuple[float, float]] = []
         self._rows: list[list[tuple[int, float]]] = []
 
     def column(self, cost: float, *, upper: float = math.inf, whole: bool = False) -> int:
         """A variable from 0 to ``upper``."""
-        self._costs.append(cost)
-        self._upper.append(upper)
-        self._whole.append(whole)
-        return len(self._costs) - 1
+        self._columns.append((cost, upper, whole))
+        return len(self._columns) - 1
 
     def row(self, lower: float, upper: float, entries: Iterable[tuple[int, float]]) -> int:
         """A constraint on the sum of (column, factor)."""
         self._rows.append(list(entries))
-        self._row_lower.append(lower)
-        self._row_upper.append(upper)
+        self._bounds.append((lower, upper))
         return len(self._rows) - 1
 
     def entry(self, row: int, column: int, factor: float) -> None:
@@ -310,21 +303,21 @@ class Programme:
         solver.setOptionValue("mip_max_nodes", 1)
         solver.setOptionValue("time_limit", GIVE_UP)
         lp = highspy.HighsLp()
-        lp.num_col_ = len(self._costs)
+        costs, upper, whole = zip(*self._columns, strict=True)
+        lp.num_col_ = len(costs)
         lp.num_row_ = len(self._rows)
-        lp.col_cost_ = np.array(self._costs)
-        lp.col_lower_ = np.zeros(len(self._costs))
-        lp.col_upper_ = np.array(self._upper)
-        lp.row_lower_ = np.array(self._row_lower)
-        lp.row_upper_ = np.array(self._row_upper)
+        lp.col_cost_ = np.array(costs)
+        lp.col_lower_ = np.zeros(len(costs))
+        lp.col_upper_ = np.array(upper)
+        lp.row_lower_, lp.row_upper_ = np.reshape(self._bounds, (-1, 2)).T
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         lp.a_matrix_.start_ = np.cumsum([0, *(len(row) for row in self._rows)])
         lp.a_matrix_.index_ = np.array([column for row in self._rows for column, _ in row], dtype=np.int32)
         lp.a_matrix_.value_ = np.array([factor for row in self._rows for _, factor in row])
-        mixed = any(self._whole)
+        mixed = any(whole)
         if mixed:
             kinds = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
-            lp.integrality_ = [kinds[whole] for whole in self._whole]
+            lp.integrality_ = [kinds[one] for one in whole]
         solver.passModel(lp)
         solver.run()
         status = solver.getModelStatus()

@@ -75,7 +75,6 @@ def replay(batch: Batch, progress: Callable[[float], None] | None = None) -> Bat
 
 
 def _bound(scenario: Scenario, trace: Trace) -> Bound:
-    """At the SLO's attainment, for what counts."""
     counted = trace.since(scenario.settings.warm_up)
     return Clairvoyant(counted, scenario.fleet.variants, scenario.slo).bound(scenario.slo.attainment)
 

@@ -221,7 +221,6 @@ class SimulatedFleet:
         self._reschedule(pod)
 
     def _advance(self, pod: SimulatedPod) -> None:
-        """Bring the pod's engine to now and take note of what happened."""
         core = pod.core
         if core.clock >= self.now:
             return

@@ -141,7 +141,6 @@ def _bridged(rate: pd.Series[float], request: HistoryRequest) -> pd.Series[float
 
 
 async def _ask(prometheus: Prometheus, query: str, purpose: str, request: HistoryRequest) -> list[Series]:
-    """The whole range, in as many queries as the server needs."""
     # The window of each point lies around its step.
     ahead = request.step + (request.window - request.step) / 2
     span = POINTS * request.step

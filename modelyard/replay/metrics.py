@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from modelyard.engine.metrics import readers
@@ -126,16 +127,6 @@ class Metrics:
         return sample
 
 
-def increase(samples: Sequence[PodSample], field: Field, now: float, seconds: float) -> float:
-    """``increase`` of a counter over the last ``seconds``; NaN when there are fewer than two samples."""
-    return _extrapolated(samples, field, now, seconds, counter=True)
-
-
-def delta(samples: Sequence[PodSample], field: Field, now: float, seconds: float) -> float:
-    """``delta`` of a gauge over the last ``seconds``; NaN when there are fewer than two samples."""
-    return _extrapolated(samples, field, now, seconds, counter=False)
-
-
 def _extrapolated(samples: Sequence[PodSample], field: Field, now: float, seconds: float, *, counter: bool) -> float:
     """The difference between the first and the last sample, carried on to both edges of the window.
 
@@ -157,3 +148,9 @@ def _extrapolated(samples: Sequence[PodSample], field: Field, now: float, second
     if after >= limit:
         after = average / 2
     return difference * (sampled + before + after) / sampled
+
+
+increase: Final = partial(_extrapolated, counter=True)
+"""``increase`` of a counter over the last so many seconds; NaN when there are fewer than two samples."""
+delta: Final = partial(_extrapolated, counter=False)
+"""``delta`` of a gauge, likewise."""

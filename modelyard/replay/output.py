@@ -185,7 +185,6 @@ def draw(folder: Path, lines: Sequence[tuple[str, Timeline]], slo: SLO) -> None:
 
 
 def _grouped(values: np.typing.NDArray[np.float64], group: int) -> np.typing.NDArray[np.float64]:
-    """Means of ``group`` neighbours, NaN left out."""
     import pandas as pd
 
     means = pd.Series(values).groupby(np.arange(len(values)) // group).mean()

@@ -76,7 +76,6 @@ class StepLog(Histogram):
 
 @lru_cache(maxsize=64)
 def _buckets(context: int) -> Mapping[str, Sequence[float]]:
-    """The bounds of an engine's histograms, which all engines of one size share."""
     return buckets(VLLM, context)
 
 

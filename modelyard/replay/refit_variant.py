@@ -41,7 +41,6 @@ async def refit_variant(cluster: Cluster, drift: ProfileDrift, tokens: int, home
 
 
 async def _keep(cluster: Cluster, variant: Mapping[str, Any], body: Mapping[str, Any], home: str) -> list[str]:
-    """Give the profile to the library's entries of the variant's old one; return what was done, a sentence each."""
     library = Key(home, LIBRARY)
     try:
         stored = await cluster.get(CONFIG_MAPS, LIBRARY, home)

@@ -90,6 +90,7 @@ def summarize(run: Run, slo: SLO) -> Summary:
     met = np.bincount(minute, weights=within.astype(np.float64))
     busy = arrivals > 0
     below = int(np.count_nonzero(met[busy] < slo.attainment * arrivals[busy] - 1e-9))
+    actions = [action for action in run.actions if run.begin <= action.at <= run.duration]
     hours = {str(spec.key): run.replica_seconds(spec.key) / 3600 for spec in run.variants}
     return Summary(
         policy=run.policy,
@@ -102,10 +103,8 @@ def summarize(run: Run, slo: SLO) -> Summary:
         ttft=latency.ttft,
         itl=latency.itl,
         itl_max=percentiles(results.itl_max[results.answered]),
-        scale_ups=sum(action.after > action.before for action in run.actions if run.begin <= action.at <= run.duration),
-        scale_downs=sum(
-            action.after < action.before for action in run.actions if run.begin <= action.at <= run.duration
-        ),
+        scale_ups=sum(action.after > action.before for action in actions),
+        scale_downs=sum(action.after < action.before for action in actions),
         peak_replicas=_peak(run.replicas(), run.begin),
         minutes=int(np.count_nonzero(busy)),
         minutes_below=below,

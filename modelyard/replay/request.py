@@ -76,7 +76,6 @@ def numbers(value: Any) -> Any:
 
 
 def _parts(value: Any) -> Any:
-    """Of what is written with commas, once or several times."""
     if isinstance(value, str):
         return [part for part in (part.strip() for part in value.split(",")) if part]
     if isinstance(value, list | tuple):
@@ -85,7 +84,6 @@ def _parts(value: Any) -> Any:
 
 
 def _policies(given: Iterable[str]) -> tuple[str, ...]:
-    """One policy each: options may be written with commas too."""
     from modelyard.replay.policies.parse import split
 
     return tuple(str(policy) for policy in split(",".join(given)))
@@ -96,10 +94,6 @@ def _columns(text: str) -> str:
 
     parse_columns(text)
     return text
-
-
-def _judged(given: tuple[str, ...]) -> tuple[str, ...]:
-    return _policies(given) if given else ()
 
 
 def _requirements(given: Iterable[str]) -> tuple[str, ...]:
@@ -196,7 +190,7 @@ class ReplayRequest(BaseModel):
         description="what each policy has to reach at each rate, or the replay fails: attainment>=0.99, ttft_p95<=2s",
     )
     max_cost: float | None = Field(None, gt=0, description="likewise: cost<=NUMBER")
-    judge: Annotated[tuple[str, ...], AfterValidator(_judged)] = Field(
+    judge: Annotated[tuple[str, ...], AfterValidator(lambda given: _policies(given) if given else ())] = Field(
         (), description="of the policies, those for which require and max_cost hold; unset: all"
     )
     out: Annotated[str, BeforeValidator(_place)] | None = Field(

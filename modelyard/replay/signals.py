@@ -127,7 +127,6 @@ class SignalReader:
         )
 
     def _count(self, series: PodSeries, begin: float, sums: Sequence[dict[float, int]]) -> None:
-        """Add what a pod's requests measured since ``begin``, by the buckets of their sizes."""
         newest = series.samples[-1]
         oldest = next(sample for sample in series.samples if sample.at > begin or sample is newest)
         for read, signal, found in zip(_BUCKETS, SIZES, sums, strict=True):
@@ -139,7 +138,6 @@ class SignalReader:
         return {name: self._value(measure, series, now, window) for name, measure in told.measures().items()}
 
     def _value(self, measure: Measure, series: PodSeries, now: float, window: float) -> float | None:
-        """What the query of a measure would have answered for one pod."""
         if measure.over is Over.CACHE:
             return series.pod.core.config.kv_capacity
         if measure.over is Over.ENGINES:

@@ -16,9 +16,9 @@ from modelyard.traffic.latency import Results
 from modelyard.traffic.trace import Trace, from_rates
 
 
-def steady_load(rate: float, prompt: int, output: int, seconds: float, seed: int = 0) -> Trace:
+def steady_load(rate: float, prompt: int, output: int, seconds: float) -> Trace:
     """Poisson arrivals at ``rate`` per second, of at least one request, all of these lengths in tokens."""
-    trace = from_rates([0.0, seconds], [rate], prompt, output, seed=seed)
+    trace = from_rates([0.0, seconds], [rate], prompt, output)
     at = trace.at if len(trace) else np.zeros(1)
     return dataclasses.replace(
         trace, at=at, prompt=np.full(len(at), prompt, np.int64), output=np.full(len(at), output, np.int64)

@@ -113,19 +113,15 @@ def variants_of(
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What was given for all of them."""
-
     bodies: Mapping[tuple[str, Key], Mapping[str, Any]]
     startup: float
     engine: Mapping[str, float]
     profile: str | None
 
     def body(self, workload: Workload) -> Mapping[str, Any]:
-        """The workload's manifest."""
         return self.bodies.get((workload.id.kind, Key(workload.id.namespace, workload.id.name)), {})
 
     def arguments(self, workload: Workload) -> dict[str, str]:
-        """The flags of its containers."""
         return dict(_arguments(self.body(workload)))
 
     def spec(
@@ -160,7 +156,6 @@ class _Given:
     def _config(
         self, where: str, arguments: Mapping[str, str], accelerator: str, slo: SLOSpec | None
     ) -> tuple[EngineConfig, list[str]]:
-        """The engine, and where its numbers come from."""
         named = next((name for name in PROFILES if name in accelerator.lower()), None)
         known = arguments.get("profile") or self.profile or named
         name = known or "h100"
@@ -198,7 +193,6 @@ class _Given:
 
 
 def _arguments(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """``--name value`` and ``--name=value`` of the pod template's containers."""
     for container in _pod_spec(body).get("containers") or ():
         words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
         for word, after in zip(words, [*words, "--"][1:], strict=True):

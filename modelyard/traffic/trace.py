@@ -67,7 +67,6 @@ class Trace:
         return len(self) / self.duration if self.duration else 0.0
 
     def _take(self, index: NDArray[np.intp] | NDArray[np.bool_], at: Floats, duration: float) -> Trace:
-        """The requests of ``index`` at new times, which are put in order."""
         order = np.argsort(at, kind="stable")
         return Trace(
             at[order],
@@ -192,7 +191,6 @@ def from_rates(
 
 
 def _means(name: str, value: float | Sequence[float], count: int) -> Floats:
-    """The mean of each interval. Raises ``TraceInputError``."""
     means = np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)) if np.ndim(value) == 0 else np.array(value)
     if len(means) != count:
         raise TraceInputError(f"{count} intervals need {count} mean {name} tokens, not {len(means)}")

@@ -148,7 +148,6 @@ class ContainerRunner:
         return True
 
     async def _until_end(self) -> None:
-        """Probe the running process until it ends."""
         process = self.record.process
         if process is None:
             return

@@ -15,10 +15,6 @@ from modelyard.cluster import Object
 _META = "__meta_kubernetes_"
 
 
-def _label_name(text: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", text)
-
-
 def target_groups(pods: Iterable[Object]) -> list[Object]:
     """For every pod with an address, one target per declared container port (or per container without ports)."""
     return [group for pod in pods for group in _groups(pod)]
@@ -66,8 +62,9 @@ def _pod_labels(pod: Object) -> dict[str, str]:
     }
     for kind, entries in (("label", metadata.get("labels")), ("annotation", metadata.get("annotations"))):
         for name, value in (entries or {}).items():
-            labels[f"{_META}pod_{kind}_{_label_name(name)}"] = str(value)
-            labels[f"{_META}pod_{kind}present_{_label_name(name)}"] = "true"
+            label = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+            labels[f"{_META}pod_{kind}_{label}"] = str(value)
+            labels[f"{_META}pod_{kind}present_{label}"] = "true"
     for owner in metadata.get("ownerReferences") or []:
         if owner.get("controller"):
             labels[f"{_META}pod_controller_kind"] = owner["kind"]

@@ -212,13 +212,8 @@ def _settled(previous: Object, wanted: Object) -> bool:
 
     def timeless(status: Object) -> Object:
         keys = ("type", "status", "reason")
-        conditions = [[entry.get(key) for key in keys] for entry in status.get("conditions") or []]
-        return {
-            "conditions": sorted(conditions),
-            "capacity": status.get("capacity"),
-            "allocatable": status.get("allocatable"),
-            "addresses": status.get("addresses"),
-            "endpoints": status.get("daemonEndpoints"),
-        }
+        conditions = sorted([entry.get(key) for key in keys] for entry in status.get("conditions") or [])
+        lasting = ("capacity", "allocatable", "addresses", "daemonEndpoints")
+        return {"conditions": conditions, **{key: status.get(key) for key in lasting}}
 
     return timeless(previous) == timeless(wanted)

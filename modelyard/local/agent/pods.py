@@ -114,7 +114,8 @@ class PodRunner:
 
     async def run(self) -> None:
         """Live until the pod is deleted and everything of it has ended."""
-        if self._over():
+        phase = (self._pod.get("status") or {}).get("phase")
+        if phase in ("Succeeded", "Failed") and not self.record.processes():
             # Finished under an earlier agent: nothing to run, only its deletion to await.
             await self._deleted.wait()
             await self._remove()
@@ -146,15 +147,10 @@ class PodRunner:
             await self._report_until_done()
         await self._remove()
 
-    def _over(self) -> bool:
-        phase = (self._pod.get("status") or {}).get("phase")
-        return phase in ("Succeeded", "Failed") and not self.record.processes()
-
     def _grace(self) -> float:
         if self._vanished:
             return _FORCED_GRACE
-        metadata = self._pod["metadata"]
-        grace = metadata.get("deletionGracePeriodSeconds")
+        grace = self._pod["metadata"].get("deletionGracePeriodSeconds")
         if grace is None:
             grace = self._pod["spec"].get("terminationGracePeriodSeconds", 30)
         return float(grace)
@@ -287,7 +283,6 @@ class PodRunner:
             await self._report_until_done()
 
     async def _report_until_done(self) -> None:
-        """Write the status if it differs from the object's, as often as it takes."""
         delay = _RETRY_FIRST
         while not self._vanished:
             status = self._status()
@@ -320,11 +315,7 @@ def _says(present: object, wanted: object) -> bool:
         there = present if isinstance(present, dict) else {}
         return all(_says(there.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
-        return (
-            isinstance(present, list)
-            and len(present) == len(wanted)
-            and all(_says(a, b) for a, b in zip(present, wanted, strict=True))
-        )
+        return isinstance(present, list) and len(present) == len(wanted) and all(map(_says, present, wanted))
     return present == wanted
 
 

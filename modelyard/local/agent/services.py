@@ -99,7 +99,6 @@ def _ports(pod: Object) -> set[int]:
 
 
 def _serves(spec: Object, pod: Object) -> bool:
-    """Whether a pod is behind a Service now."""
     selector, labels, status = spec.get("selector"), pod["metadata"].get("labels") or {}, pod.get("status") or {}
     if not selector or not _ip(pod) or status.get("phase") in ("Succeeded", "Failed"):
         return False
@@ -211,9 +210,10 @@ class Services:
                 self._written[name] = text
 
     async def _refuse(self, address: Address, service: Object, error: OSError) -> None:
+        holder = await asyncio.to_thread(find_holder, *address) or "the program"
         remedy = {
             errno.EACCES: f"ports below 1024 are for root: `sysctl net.ipv4.ip_unprivileged_port_start={address.port}`",
-            errno.EADDRINUSE: f"end {await asyncio.to_thread(_holder, address)}, or choose another port",
+            errno.EADDRINUSE: f"end {holder}, which listens on port {address.port}, or choose another port",
             errno.EADDRNOTAVAIL: f"the ClusterIPs here are of {self._network}: delete the Service and create it again",
         }.get(error.errno or 0, "look at the agent's log")
         message = f"{address} does not answer: {error.strerror or error}; {remedy}"
@@ -227,14 +227,7 @@ def _called(service: Object) -> str:
     return f"{service['metadata']['namespace']}/{service['metadata']['name']}"
 
 
-def _holder(address: Address) -> str:
-    """The program that has a port, as far as this user may know."""
-    return f"{find_holder(*address) or 'the program'}, which listens on port {address.port}"
-
-
 class _Listener:
-    """One port of a Service."""
-
     def __init__(self) -> None:
         self.backends: tuple[Address, ...] = ()
         self._turn = itertools.count()
@@ -257,7 +250,6 @@ class _Listener:
             self._server.close()
 
     def join(self, client: _Side) -> None:
-        """Find a pod for a new connection."""
         task = asyncio.create_task(self._join(client))
         # The loop keeps only weak references to tasks.
         self._joining.add(task)

@@ -194,7 +194,6 @@ class PodVolumes:
         return path
 
     async def _files(self, kind: str, source: Object) -> dict[str, bytes]:
-        """The content of a volume made of API objects, by path in it."""
         if kind == "downwardAPI":
             items = source.get("items") or ()
             if odd := [item["path"] for item in items if "fieldRef" not in item]:

@@ -54,7 +54,7 @@ class Apt:
             raise BinaryNotFound(
                 "APT on this machine has no package sources (/etc/apt/sources.list and sources.list.d)"
             )
-        self._options = {
+        options = {
             "Dir::Etc::sourcelist": "/dev/null",
             "Dir::Etc::sourceparts": str(parts),
             "Dir::State::lists": str(folder / "lists"),
@@ -67,6 +67,7 @@ class Apt:
             "Acquire::Retries": "3",
             "Acquire::Languages": "none",
         }
+        self._options = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
 
     def update(self) -> None:
         """Fetch the package lists."""
@@ -105,14 +106,10 @@ class Apt:
         return folder
 
     def _run(self, program: str, *arguments: str, cwd: Path | None = None) -> str:
-        options: list[str] = []
-        if program.startswith("apt"):
-            for name, value in self._options.items():
-                options += ["-o", f"{name}={value}"]
-        argv = [program, *options, *arguments]
+        options = self._options if program.startswith("apt") else []
         try:
             done = subprocess.run(
-                argv,
+                [program, *options, *arguments],
                 cwd=cwd,
                 capture_output=True,
                 text=True,
@@ -130,7 +127,6 @@ class Apt:
 
 
 def _source_files() -> list[Path]:
-    """The files in which this machine names its package sources."""
     shown = subprocess.run(
         ["apt-config", "shell", "LIST", "Dir::Etc::sourcelist/f", "PARTS", "Dir::Etc::sourceparts/d"],
         capture_output=True,

@@ -20,7 +20,7 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from modelyard.local.binaries import store
@@ -61,7 +61,12 @@ def obtain(names: Iterable[str], progress: Callable[[str], None]) -> None:
     if unknown:
         raise BinaryNotFound(f"Debian has no source for {', '.join(sorted(unknown))}")
     with store.scratch() as scratch:
-        _check_space(scratch, _SPACE_BUILD if compiled else _SPACE_PACKAGES)
+        needed, free = _SPACE_BUILD if compiled else _SPACE_PACKAGES, shutil.disk_usage(scratch).free
+        if free < needed:
+            raise BinaryNotFound(
+                f"obtaining the programs needs {needed / 1e9:.1f} GB below {scratch.parent}, {free / 1e9:.1f} GB are "
+                "free; make room or set MODELYARD_CACHE to a larger disk"
+            )
         # Kubernetes is fetched, unpacked and generated from, then compiled program by program.
         stages = Stages(progress, 1 + len(packaged) + (3 + len(compiled) if compiled else 0))
         apt = Apt(scratch / "apt")
@@ -84,18 +89,15 @@ def _compile(programs: list[str], apt: Apt, scratch: Path, stages: Stages) -> No
         reflect2 = apt.unpack([_REFLECT2_PACKAGE], scratch / "reflect2")
     build = KubernetesBuild(scratch / "build", go / "usr/lib/go-1.19")
     build.tree.parent.parent.mkdir(parents=True)
-    # Kept one by one: who interrupts a build does not lose what is finished.
-    for name, program in compile_programs(build, programs, files, reflect2 / _REFLECT2, stages):
+    with stages.stage("unpacking the source"):
+        build.unpack(files, reflect2 / _REFLECT2)
+    with stages.stage("generating the OpenAPI definitions"):
+        build.generate_openapi()
+    for name in programs:  # one after the other: together they would need several times the memory
+        with stages.stage(f"compiling {name}"):
+            program = build.build(name)
+        # Kept one by one: who interrupts a build does not lose what is finished.
         store.install(name, program, f"Debian source package kubernetes {version}")
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise BinaryNotFound(
-            f"obtaining the programs needs {needed / 1e9:.1f} GB below {folder.parent}, {free / 1e9:.1f} GB are free; "
-            "make room or set MODELYARD_CACHE to a larger disk"
-        )
 
 
 class KubernetesBuild:
@@ -226,20 +228,3 @@ def link_flags() -> str:
     }
     packages = [f"{_PACKAGE}/vendor/k8s.io/{name}" for name in ("component-base/version", "client-go/pkg/version")]
     return " ".join(["-s -w", *(f"-X {p}.{key}={value}" for p in packages for key, value in values.items())])
-
-
-def compile_programs(
-    build: KubernetesBuild, programs: list[str], files: list[Path], reflect2: Path, stages: Stages
-) -> Iterator[tuple[str, Path]]:
-    """Unpack, generate and compile; gives each program as soon as it is ready.
-
-    One after the other: together they would need several times the memory.
-    """
-    with stages.stage("unpacking the source"):
-        build.unpack(files, reflect2)
-    with stages.stage("generating the OpenAPI definitions"):
-        build.generate_openapi()
-    for program in programs:
-        with stages.stage(f"compiling {program}"):
-            path = build.build(program)
-        yield program, path

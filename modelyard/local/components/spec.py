@@ -25,7 +25,6 @@ from modelyard.local.slots import Ports
 class ClusterContext:
     """One instance: its settings, files and ports."""
 
-    name: str
     settings: StackSettings
     paths: InstancePaths
     ports: Ports

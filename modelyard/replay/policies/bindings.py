@@ -135,7 +135,6 @@ class Bindings:
         return TargetPods(instances, min(waiting, max(0, wanted - len(ready))), startup)
 
     def _answers(self, fleet: SimulatedFleet, plans: Mapping[Key, Sequence[TargetPlan]]) -> Answers:
-        """What waits at the router, for the expressions that ask for it."""
         models = {spec.workload: spec.model for spec in fleet.variants.values()}
         queues: dict[Expression, float | str] = {}
         for key, spec in self._specs.items():

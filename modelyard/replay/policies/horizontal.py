@@ -81,15 +81,13 @@ class Horizontal:
 
     def external(self, now: float, current: int, total: float, target: float) -> int:
         """For one metric of the whole workload with an average target (``External`` with ``AverageValue``)."""
-        if current and self._tolerated(total / (target * current)):
-            return self._settle(now, current, current)
-        return self._settle(now, current, _ceil(total / target))
+        tolerated = current and self._tolerated(total / (target * current))
+        return self._settle(now, current, current if tolerated else _ceil(total / target))
 
     def _tolerated(self, ratio: float) -> bool:
         return abs(1 - ratio) <= self.behaviour.tolerance
 
     def _settle(self, now: float, current: int, wanted: int) -> int:
-        """Bounds, stabilization and growth limit, in the controller's order."""
         b = self.behaviour
         wanted = min(max(wanted, self.minimum), self.maximum)
         longest = max(b.down_window, b.up_window)
@@ -117,7 +115,6 @@ def _ceil(value: float) -> int:
 
 
 def _values(key: Key, metric: str, now: float, metrics: Metrics) -> dict[str, float]:
-    """The newest sample of every pod of a variant, by pod."""
     values: dict[str, float] = {}
     for series in metrics.series(now):
         if series.pod.variant.key == key and (sample := metrics.instant(series, now)) is not None:
@@ -126,8 +123,6 @@ def _values(key: Key, metric: str, now: float, metrics: Metrics) -> dict[str, fl
 
 
 class _Horizontals:
-    """What both policies share: one autoscaler for each variant."""
-
     interval = SYNC
     keep = 0.0
 
@@ -144,7 +139,6 @@ class _Horizontals:
         self._scalers: dict[Key, Horizontal] = {}
 
     def initial(self, variants: Sequence[VariantSpec]) -> Mapping[Key, int]:
-        """As the manifests say, at least the minimum and one."""
         for spec in variants:
             self._scalers[spec.key] = Horizontal(HorizontalBehaviour(), max(1, self.minimum), self.maximum)
         return {spec.key: min(max(spec.initial, self.minimum, 1), self.maximum) for spec in variants}

@@ -37,7 +37,7 @@ def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def server_of(settings: ClusterSettings | None = None) -> str:
     async with Cluster.connect(settings) as cluster:
-        return cluster.server
+        return cluster.transport.server
 
 
 async def test_nothing_configured_says_what_was_tried(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from command_line import modelyard
 from prefect.exceptions import TerminationSignal
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_API_URL, temporary_settings
 
-from flows.foreground import TerminationHandler, server_problem
+from flows.foreground import end_at_sigterm, server_problem
 
 
 async def problem_with(patience: float, answers_after: float) -> str | None:
@@ -76,7 +77,7 @@ async def test_sigterm_ends_the_run_where_the_event_loop_catches_its_exception(
 
     loop = asyncio.get_running_loop()
     run = asyncio.create_task(asyncio.Event().wait())
-    loop.set_exception_handler(TerminationHandler(run))
+    loop.set_exception_handler(partial(end_at_sigterm, run))
     try:
         loop.call_soon(interrupted)
         with pytest.raises(asyncio.CancelledError):

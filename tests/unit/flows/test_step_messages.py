@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks import step_messages
-from tasks.step_messages import LOG_PAUSE, StepMessages
+from tasks import steps
+from tasks.steps import LOG_PAUSE, StepMessages
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 
 def test_one_message_is_logged_at_a_time_and_the_last_one_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, lines = Clock(), list[str]()
-    monkeypatch.setattr(step_messages, "time", clock)
+    monkeypatch.setattr(steps, "time", clock)
     messages = StepMessages(lambda text, *args: lines.append(text % args))
     for number in range(100):
         messages.tell(f"{number} of 100")

@@ -21,7 +21,7 @@ def context(tmp_path: Path, program: bytes = b"plain", **settings: Any) -> Clust
     path = tmp_path / f"prometheus-{len(program)}"
     path.write_bytes(program)
     wanted = StackSettings(binaries={"prometheus": str(path)}, **settings)
-    return ClusterContext("test", wanted, InstancePaths(tmp_path), Ports(base=20000), "127.20")
+    return ClusterContext(wanted, InstancePaths(tmp_path), Ports(base=20000), "127.20")
 
 
 def relabel(labels: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, str] | None:
