@@ -181,11 +181,8 @@ class ModelDelivery:
         return str(_exclusion(model, node, found) or "")
 
     def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
-        """Of the parts that would begin, as many as have their turn at the source; the others stand aside.
-
-        Of the namespaces that wait the one with the fewest turns is next, and none has more than its share, whatever
-        its models, its pods and the statuses that it may have written itself say.
-        """
+        """Of the namespaces that wait the one with the fewest turns is next, and none has more than its share, whatever
+        its models, its pods and the statuses that it may have written itself say."""
         model, share = wish.model, wish.settings.share
         busy = [one for one in world[JOBS].by("source", model.source) if one.key.namespace == self.home]
         turns = Counter(one.task.namespace for one in busy)
@@ -432,6 +429,5 @@ def _pods(ours: Iterable[ModelJob], world: World) -> dict[str, ModelPod]:
 
 
 def _parent_facts(parts: Iterable[Leg]) -> ReportEntry | None:
-    """The entry that the model's facts are taken from: of the nodes that are ready, the newest."""
     ready = [leg.entry for leg in parts if leg.stage is NodeStage.READY and leg.entry is not None]
     return max(ready, key=lambda entry: entry.delivered.finished, default=None)

@@ -225,8 +225,7 @@ def bring(
         before = store.record(record.model)
         is_proved = before is not None and (before.entry, before.uid) == (digest, record.uid)
         store.check_path(record)
-        wanting = before or record
-        store.write(replace(wanting, wanted=digest))
+        store.write(replace(before or record, wanted=digest))
     if before is not None and before.wanted not in (None, digest):
         store.collect()  # What was begun of an earlier state is in nobody's way, and in no namespace's share.
 
@@ -280,11 +279,10 @@ def _check(store: NodeStore, model: str, report: Report, quick: bool) -> None:
     with store.locked():
         at = store.disk.lstat(record.path)
     names = store.missing(record.entry, manifest)
-    gone = len(names)
-    if not quick:
-        for file in manifest.files:
-            if file.name not in names and store.hash_of(f"entries/{record.entry}/files/{file.name}") != file.sha256:
-                names.add(file.name)
+    gone, files = len(names), () if quick else manifest.files
+    for file in files:
+        if file.name not in names and store.hash_of(f"entries/{record.entry}/files/{file.name}") != file.sha256:
+            names.add(file.name)
     store.note_damaged(record.entry, names)
     _fill(report, manifest)
     if names or at is None:
@@ -293,10 +291,8 @@ def _check(store: NodeStore, model: str, report: Report, quick: bool) -> None:
         if not names:
             what = f"the link {root / record.path} is gone"
         raise FetchError("Damaged", f"{model}: {what[:1000]}; fetch it again", retryable=True)
-    report.outcome, report.message = (
-        "Verified",
-        f"{counted(len(manifest.files), 'file is as it was', 'files are as they were')} fetched",
-    )
+    report.outcome = "Verified"
+    report.message = f"{counted(len(manifest.files), 'file is as it was', 'files are as they were')} fetched"
 
 
 def remove(root: Path, model: str, in_use: InUse, report: Report) -> None:

@@ -172,7 +172,8 @@ def pod(obj: Object) -> ModelPod | None:
     owners = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("kind") == "Job"] or [""]
     waits = () if ours or phase != "Pending" or spec.get("nodeName") else tuple(sorted(_model_labels(spec)))
     live = not ours and phase in ("Pending", "Running") and spec.get("nodeName")
-    paths = tuple(sorted(_host_paths(spec))) if live else ()
+    volumes = spec.get("volumes") or () if live else ()
+    paths = tuple(sorted({str(one["hostPath"].get("path")) for one in volumes if one.get("hostPath")}))
     if not (ours or waits or paths):
         return None
     said, waiting, message = container_words(status) if ours else ("", "", "")
@@ -211,20 +212,12 @@ def container_words(status: Object) -> tuple[str, str, str]:
 
 
 def _model_labels(spec: Object) -> set[str]:
-    """Labels of models that a pod insists on."""
-    wanted = {key for key in texts(spec.get("nodeSelector")) if key.startswith(names.PREFIX)}
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    for term in affinity.get("nodeSelectorTerms") or ():
-        wanted |= {
-            one["key"] for one in term.get("matchExpressions") or () if str(one.get("key")).startswith(names.PREFIX)
-        }
-    return wanted
-
-
-def _host_paths(spec: Object) -> set[str]:
-    return {str(volume["hostPath"].get("path")) for volume in spec.get("volumes") or () if volume.get("hostPath")}
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    keys = set(texts(spec.get("nodeSelector")))
+    for term in required.get("nodeSelectorTerms") or ():
+        keys |= {str(one.get("key")) for one in term.get("matchExpressions") or ()}
+    return {key for key in keys if key.startswith(names.PREFIX)}
 
 
 def waits_of(one: ModelPod) -> tuple[str, ...]:

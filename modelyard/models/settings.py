@@ -174,8 +174,7 @@ class DeliverySettings(BaseModel):
         if len(path.encode("utf-8", "replace")) > LONGEST_PATH:
             return None
         for root, below in self.allowed(namespace):
-            inside = path.startswith(f"{below}/") and not path.startswith(f"{root}/.modelyard")
-            if inside:
+            if path.startswith(f"{below}/") and not path.startswith(f"{root}/.modelyard"):
                 return root, below
         return None
 
@@ -204,7 +203,6 @@ class AllowedHosts(NamedTuple):
         return (parts.hostname or "").rstrip(".") in self._for(parts.port)
 
     def _for(self, port: int | None) -> list[str]:
-        """Hosts, with * for a part, that are listed without a port or with this one."""
         split = [one.partition(":") if one.count(":") == 1 else (one, "", "") for one in self.listed]
         return [host for host, _, number in split if number in ("", str(port))]
 

@@ -97,7 +97,6 @@ def _fields(uri: StorageURI | None, storage: StorageSpec, use: StorageUse) -> It
 
 
 def _token(storage: StorageSpec, use: StorageUse) -> Iterator[str]:
-    """Warn of the two parameters whose effect depends on the Secret."""
     parameters = storage.parameters or {}
     if "secretKey" in parameters and "secretKey" in use.parameters and not storage.key:
         yield f"{use.place}.parameters: secretKey has no effect without {use.place}.key; name the Secret there"

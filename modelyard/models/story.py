@@ -138,7 +138,6 @@ def removing(model: StoredModel, parts: Sequence[Leg], now: float) -> Plan:
 
 
 def _state(chosen: Sequence[Leg], ready: Sequence[Leg], failed: Sequence[Leg]) -> tuple[str, str, str]:
-    """The published state, with reason and message where it is not Ready."""
     if ready:
         return "Ready", "Ready", ""
     if len(failed) == len(chosen):
@@ -187,7 +186,6 @@ def _tell(
 
 
 def _spec_warnings(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Warn of parameters without effect, of a size that cannot be meant and of an unknown lifecycle, with reasons."""
     if model.lifecycle and model.lifecycle not in LIFECYCLES:
         text = f"annotation {LIFECYCLE}: {printable(model.lifecycle)} is no lifecycle; write {', '.join(LIFECYCLES)}"
         yield "LifecycleUnknown", text
@@ -206,7 +204,6 @@ def _spec_warnings(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[
 
 
 def _filled(plan: Plan, model: StoredModel, found: Mapping[str, Any]) -> Plan:
-    """The plan that also fills what is empty in the spec, or was filled by us before, with what was found."""
     spec = model.spec
     if not isinstance(spec, BaseModelSpec):
         return plan
@@ -232,13 +229,11 @@ def _of(parts: Iterable[Leg], stage: NodeStage) -> list[Leg]:
 
 
 def _most(parts: Iterable[Leg]) -> str:
-    """The most frequent reason; of equally frequent ones the first by name."""
     counts = Counter(leg.reason for leg in parts)
     return min(counts, key=lambda reason: (-counts[reason], reason), default="Unknown")
 
 
 def _words(parts: Sequence[Leg]) -> str:
-    """Each node with its message, and with its reason where not all have the same, which is told beside it."""
     alike = len({leg.reason for leg in parts}) == 1
     shown = [
         f"{leg.node}: "
@@ -249,7 +244,6 @@ def _words(parts: Sequence[Leg]) -> str:
 
 
 def _interesting(parts: Iterable[Leg]) -> list[Leg]:
-    """The nodes that a status tells of: what has failed first, then what is under way."""
     order = {NodeStage.FAILED: 0, NodeStage.ACTIVE: 1, NodeStage.REMOVING: 2, NodeStage.WAITING: 3}
     return sorted((leg for leg in parts if leg.stage in order), key=lambda leg: (order[leg.stage], leg.node))[
         :MOST_NODES

@@ -250,7 +250,6 @@ _TRANSLATED = IPv6Network("64:ff9b::/96")
 
 
 def _check_name(host: str, public: bool) -> None:
-    """FetchError for the name of a metadata service, and with ``public`` for one that only means something inside."""
     from modelyard.models.settings import internal
 
     name = host.lower().rstrip(".")

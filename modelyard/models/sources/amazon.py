@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import urllib3
 
@@ -77,16 +78,11 @@ def locate(
         virtual = host.startswith(f"{uri.bucket}.s3") or host.endswith(_VIRTUAL_ONLY)
     virtual = virtual if style is None else style == "virtual"
     if virtual:
-        url = _with_bucket(base, uri.bucket).geturl()
+        if not (base.hostname or "").startswith(f"{uri.bucket}."):
+            base = base._replace(netloc=f"{uri.bucket}.{base.netloc}")
+        url = base.geturl()
         return BucketAddress(url, url, region, True, own)
     return BucketAddress(f"{base.geturl()}/{uri.bucket}", base.geturl(), region, False, own)
-
-
-def _with_bucket(base: SplitResult, bucket: str) -> SplitResult:
-    """The address with the bucket in its host, where it is not there yet."""
-    if (base.hostname or "").startswith(f"{bucket}."):
-        return base
-    return base._replace(netloc=f"{bucket}.{base.netloc}")
 
 
 def ask_region(bucket: str, around: str | None) -> str:
@@ -131,16 +127,12 @@ def sign_in(credentials: Credentials, address: BucketAddress) -> dict[str, Any]:
                 "Unauthorized", f"the credentials have no {missing}; put both keys in the Secret, or neither"
             )
         if key is not None:
-            return {"credential_provider": _static(key, secret, source.get("AWS_SESSION_TOKEN"))}
+            given = {"access_key_id": key, "secret_access_key": secret, "token": source.get("AWS_SESSION_TOKEN")}
+            return {"credential_provider": partial(dict, given, expires_at=None)}
     # Whoever may not use this machine's identity has this variable, and it is empty.
     if address.own and credentials.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE") != "":
         return _ambient(address.region)
     return {"skip_signature": True}
-
-
-def _static(key: str, secret: str | None, token: str | None) -> Callable[[], dict[str, Any]]:
-    given = {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
-    return lambda: given
 
 
 def _ambient(region: str) -> dict[str, Any]:

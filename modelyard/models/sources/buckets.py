@@ -18,6 +18,7 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from modelyard.models.beneath import folders_above
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import (
     Chunk,
@@ -87,7 +88,6 @@ def open_store(
 def _open(
     uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, style: str | None, public: bool
 ) -> _Opened:
-    """The store of this URI, with the credentials there are, else anonymous. Raises FetchError."""
     try:
         return _opened(uri, credentials, endpoint, region, style, public)
     except (BaseError, ValueError, TypeError):  # What it says shows what it was given.
@@ -144,13 +144,8 @@ class BucketSource:
     """What lies below a prefix. A bucket has no revisions: that of a listing is the state of all its objects."""
 
     def __init__(self, uri: Bucket, opened: _Opened, http: Http) -> None:
-        self.uri, self._http, self._budget = uri, http, opened.budget
-        self._store, self._sign, self._refused, self._headers = (
-            opened.store,
-            opened.sign,
-            opened.refused,
-            opened.headers,
-        )
+        self.uri, self._http, self._budget, self._store = uri, http, opened.budget, opened.store
+        self._sign, self._refused, self._headers = opened.sign, opened.refused, opened.headers
 
     def list(self) -> Listing:
         """Every object below the prefix, or the one object of that name."""
@@ -177,9 +172,7 @@ class BucketSource:
             for one in sorted(found, key=lambda one: one["path"])
         )
         # Consoles make objects of no bytes that stand for folders.
-        folders = {
-            "/".join(parts[:n]) for file in files for parts in [file.name.split("/")] for n in range(1, len(parts))
-        }
+        folders = folders_above(file.name for file in files)
         files = tuple(file for file in files if file.size or file.name not in folders)
         if not files:
             raise FetchError("NothingToFetch", f"{self.uri}: there is no object below this prefix; check storageUri")
@@ -208,7 +201,6 @@ class BucketSource:
             raise self._explained(error) from error
 
     def _explained(self, error: FetchError) -> FetchError:
-        """The error, with the credentials to give where a request without any was refused."""
         if self._http.secret or self._sign or error.reason not in ("Unauthorized", "Forbidden"):
             return error
         problem = str(error).partition("; ")[0]

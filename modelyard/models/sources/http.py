@@ -287,7 +287,6 @@ def _length(response: urllib3.BaseHTTPResponse, unknown: int = 0) -> int:
 
 
 def _plain_etag(etag: str) -> str:
-    """An ETag without what only says how it may be compared."""
     return etag.removeprefix("W/").strip('"')
 
 

@@ -78,8 +78,6 @@ def _client(public: bool, budget: ListingBudget) -> httpx2.Client:
 
 
 class _Routes(httpx2.BaseTransport):
-    """Sends each request directly or through the HTTPS proxy, as ``NO_PROXY`` says."""
-
     def __init__(self, proxy: HttpsProxy, verify: ssl.SSLContext) -> None:
         self._proxy = proxy
         self._direct = httpx2.HTTPTransport(verify=verify)
