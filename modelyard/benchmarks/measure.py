@@ -129,8 +129,11 @@ def _measured(
             raise _why(asked, folder, code, log)
         file = records.cleaned(records.load(found), hidden)
         run = records.measured(asked, file, log.started, log.lost)
-        if not log.enough:
-            _answers_still(reached, environ.get(program.KEY, ""))
+        if not log.enough:  # Its time has ended it: what was never answered the program drops without a word.
+            try:
+                probe(reached, environ.get(program.KEY, ""))
+            except MeasureError as error:
+                raise MeasureError(error.reason, f"after the run: {error}", retryable=error.retryable) from None
         _store(store, place, asked, run, version, {found.name: file}, folder, hidden)
     results.summarize(store, asked.output.folder, name_of(asked))
     where = f"{asked.output.uri.rstrip('/')}/{asked.output.folder}"
@@ -237,14 +240,6 @@ def probe(asked: Measurement, key: str) -> None:
         raise _no_usage()
 
 
-def _answers_still(asked: Measurement, key: str) -> None:
-    """After a run that its time has ended: what was never answered the program drops without a word."""
-    try:
-        probe(asked, key)
-    except MeasureError as error:
-        raise MeasureError(error.reason, f"after the run: {error}", retryable=error.retryable) from None
-
-
 def _bounded(answer: urllib3.BaseHTTPResponse) -> bytes:
     body, deadline = bytearray(), time.monotonic() + PATIENCE
     for piece in answer.stream(_LINE):
@@ -331,7 +326,8 @@ class Log:
 
 def _run(command: list[str], variables: Mapping[str, str], folder: Path, log: Log) -> int:
     """The exit status of the program, with its whole group gone when this returns or is interrupted."""
-    deadline = time.monotonic() + STARTS + log._asked.minutes * 60 + ENDS
+    allowed = STARTS + log._asked.minutes * 60 + ENDS
+    deadline = time.monotonic() + allowed
     process = subprocess.Popen(
         command,
         env=dict(variables),
@@ -348,8 +344,7 @@ def _run(command: list[str], variables: Mapping[str, str], folder: Path, log: Lo
                 log.hear(line)
             log.tick()
             if time.monotonic() > deadline:
-                spent = STARTS + log._asked.minutes * 60 + ENDS
-                raise MeasureError("TimedOut", f"the program did not end within {spent} s", retryable=True)
+                raise MeasureError("TimedOut", f"the program did not end within {allowed} s", retryable=True)
         return process.wait()
     finally:
         _end(process)
@@ -394,7 +389,6 @@ def _alone(group: int) -> bool:
 
 
 def _why(asked: Measurement, folder: Path, code: int, log: Log) -> MeasureError:
-    """Why the program has left no run, of how it ended, what it said and what else it left."""
     said = log.why()
     tail = f": {said}" if said else ""
     if code < 0:

@@ -115,15 +115,10 @@ def check_stream(asked: Measurement, found: Mapping[str, Any]) -> None:
         return
     whole = counted = 0
     for one in found.get("individual_request_metrics") or ():
-        tokens, after = (
-            one.get(name) if isinstance(one, dict) else None for name in ("num_output_tokens", "output_latency")
-        )
-        if (
-            isinstance(tokens, int | float)
-            and isinstance(after, int | float)
-            and tokens >= 2
-            and not one.get("error_code")
-        ):
+        if not isinstance(one, dict) or one.get("error_code"):
+            continue
+        tokens, after = one.get("num_output_tokens"), one.get("output_latency")
+        if isinstance(tokens, int | float) and isinstance(after, int | float) and tokens >= 2:
             counted += 1
             whole += after < (tokens - 1) * FASTEST_TOKEN
     if counted and whole > MOST_WHOLE * counted:
@@ -180,7 +175,6 @@ def _object(found: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _number(found: Mapping[str, Any], name: str) -> float:
-    """A number that a run may have."""
     value = found.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
         shown = "missing" if value is None else repr(value)[:60]
