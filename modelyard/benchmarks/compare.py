@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -98,7 +97,7 @@ class FailIf:
 
     def holds(self, value: float) -> bool:
         """Whether a value is on the wrong side."""
-        return bool(operator.gt(value, self.limit) if self.sign == ">" else operator.lt(value, self.limit))
+        return value > self.limit if self.sign == ">" else value < self.limit
 
     def problem(self, pair: ComparedRuns) -> str | None:
         """What is not good enough in a pair, if anything is; what cannot be told is not."""

@@ -18,7 +18,6 @@ from modelyard.benchmarks.world import (
     StoredBenchmark,
     benchmark,
     engine_pod,
-    of_service,
     run_job,
     run_pod,
     wish,
@@ -59,7 +58,7 @@ class BenchmarkRuns:
                 engine_pod,
                 label_selector=names.SERVICE,
                 cached=True,
-                indexes={"service": of_service},
+                indexes=_OF_PODS,
                 use="benchmarks",
                 namespace="",
             ),
@@ -128,4 +127,5 @@ def _steps(one: StoredBenchmark, here: Here, deeds: RunDeeds, keeps: bool) -> di
     return {step: PlanStep(state, message, share, (), deeds.apply, (), deeds.delete, deeds.awaits, keeps)}
 
 
+_OF_PODS: Final = {"service": lambda one: ((one.key.namespace, one.service),)}
 _OF_JOBS: Final = {"owner": lambda one: (one.owner,), "target": lambda one: (one.target,)}

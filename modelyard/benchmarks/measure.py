@@ -24,7 +24,7 @@ from typing import IO, Any
 import urllib3
 
 from modelyard.benchmarks import datasets, program, records, results
-from modelyard.benchmarks.outputs import ResultStore, checked_name, open_output
+from modelyard.benchmarks.outputs import checked_name, open_output
 from modelyard.benchmarks.preflight import check_measurement
 from modelyard.benchmarks.program import MeasureError, without
 from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, Measurement, MeasurementReport
@@ -134,35 +134,19 @@ def _measured(
                 probe(reached, environ.get(program.KEY, ""))
             except MeasureError as error:
                 raise MeasureError(error.reason, f"after the run: {error}", retryable=error.retryable) from None
-        _store(store, place, asked, run, version, {found.name: file}, folder, hidden)
+        # The program's files as it can read them again, and last the run as we tell it: what is there is whole.
+        files, metadata = {found.name: file}, folder / program.FOLDER / records.METADATA
+        if metadata.is_file():
+            files[records.METADATA] = records.cleaned(records.load(metadata), hidden)
+        for file_name, value in files.items():
+            plain = re.sub(r"[^A-Za-z0-9._-]", "_", file_name)[-100:].lstrip("._-")
+            store.write(f"{place}/{plain}", _json(value))
+        made = {"program": f"genai-bench {version}", "measurement": asked.model_dump(mode="json")}
+        store.write(f"{place}/{results.RUN}", _json(records.cleaned(made | {"run": run.model_dump()}, hidden)))
     results.summarize(store, asked.output.folder, name_of(asked))
     where = f"{asked.output.uri.rstrip('/')}/{asked.output.folder}"
     say(f"measured {run.requests} requests in {run.seconds:.1f} s, {run.failed} failed; results are in {where}")
     return run, where
-
-
-def _store(
-    store: ResultStore,
-    place: str,
-    asked: Measurement,
-    run: MeasuredRun,
-    version: str,
-    files: Mapping[str, Any],
-    folder: Path,
-    hidden: tuple[str, ...],
-) -> None:
-    """The program's files as it can read them again, and last the run as we tell it: what is there is whole."""
-    metadata = folder / program.FOLDER / records.METADATA
-    if metadata.is_file():
-        files = {**files, records.METADATA: records.cleaned(records.load(metadata), hidden)}
-    for name, value in files.items():
-        store.write(f"{place}/{_plain(name)}", _json(value))
-    made = {"program": f"genai-bench {version}", "measurement": asked.model_dump(mode="json"), "run": run.model_dump()}
-    store.write(f"{place}/{results.RUN}", _json(records.cleaned(made, hidden)))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:].lstrip("._-")
 
 
 def _json(value: Any) -> bytes:
@@ -370,7 +354,6 @@ def _lines(pipe: IO[bytes], process: subprocess.Popen[bytes]) -> Iterator[str | 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Its group: asked to end, then made to."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)

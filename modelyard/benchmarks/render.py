@@ -21,6 +21,7 @@ from modelyard.benchmarks.storage import (
 from modelyard.benchmarks.targets import BenchmarkTarget, Load
 from modelyard.benchmarks.values import MEASUREMENT, MeasuredServer, Measurement
 from modelyard.benchmarks.world import LABEL, TARGET, WORK, Work, digest
+from modelyard.models.jobs import CONFINED, CONFINED_POD
 from modelyard.objects import Key, Namespace
 from modelyard.reconcile.plan import Subject
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
@@ -142,9 +143,7 @@ def _overridden(spec: BenchmarkJobSpec, settings: BenchmarkSettings, namespace: 
     return PodDraft(
         {
             **found,
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
+            **CONFINED_POD,
             "activeDeadlineSeconds": 60 * spec.max_time_per_iteration + BEYOND,
         },
         CONTAINER,
@@ -172,12 +171,7 @@ def _filled(
         "args": ["--report", REPORT],
         "terminationMessagePath": REPORT,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": dict(CONFINED),
     }
 
 

@@ -97,7 +97,10 @@ class BenchmarkLook:
             if self.memory.ended:
                 self._cleared()
                 return RunDeeds(delete=tuple(self.delete))
-            found = self._found(spec)
+            began = datetime.fromtimestamp(self.memory.began or self.now, UTC).strftime("%Y%m%d-%H%M%S")
+            where = results(spec, self.key, began, self.delivery, self.world)
+            data = dataset(spec, self.key, self.delivery, self.world)
+            found = target(spec, self.tokenizer, self.key, self.settings, self.delivery, self.world)
         except Refusal as refusal:
             return self._refused(refusal.refused)
         except Waits as waits:
@@ -105,9 +108,9 @@ class BenchmarkLook:
         if self.wrong is not None:
             self._note("SettingsInvalid", self.wrong)
             return RunDeeds()
-        self.target = found[0]
+        self.target = found
         self._stays()
-        return self._next(spec, wanted, *found)
+        return self._next(spec, wanted, found, where, data)
 
     def _note(self, reason: str = "", message: str = "", **facts: Any) -> None:
         self.here = replace(self.here, reason=reason, message=message, **facts)
@@ -146,13 +149,6 @@ class BenchmarkLook:
     def tokenizer(self) -> str:
         """What names it beside the spec."""
         return self.memory.tokenizer if self.memory.began else self.one.tokenizer
-
-    def _found(self, spec: BenchmarkJobSpec) -> tuple[BenchmarkTarget, ResultPlace, DatasetPlace]:
-        began = datetime.fromtimestamp(self.memory.began or self.now, UTC).strftime("%Y%m%d-%H%M%S")
-        where = results(spec, self.key, began, self.delivery, self.world)
-        data = dataset(spec, self.key, self.delivery, self.world)
-        found = target(spec, self.tokenizer, self.key, self.settings, self.delivery, self.world)
-        return found, where, data
 
     def _refused(self, problem: Refused | None) -> RunDeeds:
         problem = problem or Refused("InvalidSpec", "spec", "cannot be read", "correct it")

@@ -199,9 +199,9 @@ def _storages(spec: BenchmarkJobSpec) -> Iterator[tuple[StorageSpec, StorageUse]
 def _checked_endpoint(parameters: Mapping[str, str], where: str, delivery: DeliverySettings) -> bool:
     """Return whether an endpoint may only lead to the internet. Raises ``Refusal`` for one that is not allowed."""
     endpoint = parameters.get("endpoint", "")
-    if endpoint and (why := delivery.refusal(endpoint)) is not None:
+    if endpoint and (why := delivery.hosts.refusal(endpoint, "fetched from")) is not None:
         raise Refusal("EndpointNotAllowed", f"{where}.parameters.endpoint", why, "or leave it out")
-    return bool(endpoint) and not delivery.names(endpoint)
+    return bool(endpoint) and not delivery.hosts.names(endpoint)
 
 
 def _parsed(storage: StorageSpec, where: str) -> StorageURI:

@@ -20,6 +20,7 @@ from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.uri import HubModel
 from modelyard.objects import Key
+from modelyard.objects.documents import mapping
 from modelyard.objects.kinds import NAMESPACES, PODS
 from modelyard.reconcile.plan import World
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
@@ -165,8 +166,7 @@ def _service(
     if not all(one.ready for one in pods):
         behind = next(one.key.name for one in pods if not one.ready)
         raise Waits("ServiceNotReady", f"{called}: pod {behind} is not ready yet")
-    address = status.get("address")
-    offered = [status.get("url"), address.get("url") if isinstance(address, Mapping) else None]
+    offered = (status.get("url"), mapping(status.get("address")).get("url"))
     urls = [one.rstrip("/") for one in offered if isinstance(one, str) and one]
     inside = (one for one in urls if is_of_namespace(one, service.key.namespace))
     listed = (one for one in urls if settings.hosts.refusal(one, "measured") is None)

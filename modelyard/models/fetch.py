@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.models.disk_space import DiskReservation
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.journal import PartsJournal
 from modelyard.models.pace import Pace, WatchedThreads, one_by_one
 from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
@@ -117,7 +117,6 @@ class Download:
         return self._publish()
 
     def _adopt(self) -> None:
-        """What the journal says and the disk has. After another boot, the disk is read to know."""
         journal = self.journal
         for index in list(journal.files):
             name = self._name(self.files[index]) if index < len(self.files) else ""
@@ -257,12 +256,15 @@ class Download:
                         got += size
                         self.pace.took(size)
                         while parts and (got >= length or got >= (parts.start + 1) * self._size - start):
-                            self._there(work, parts.start)
+                            with work.lock:
+                                work.done.add(parts.start)
+                            if self._parts_of(work.file) > 1:
+                                self.journal.note("p", work.index, parts.start)
                             parts = parts[1:]
                         if got < length:
                             self.pace.throttle()
                     if got < length:
-                        raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
+                        raise unavailable(f"{work.file.name}: ended early")
                     self.pace.answered(asked)
                 except RangesIgnored:
                     self.pace.count(size=-(got % self._size))
@@ -274,12 +276,6 @@ class Download:
             if mine:
                 with work.lock:
                     work.hashing = False
-
-    def _there(self, work: _Work, part: int) -> None:
-        with work.lock:
-            work.done.add(part)
-        if self._parts_of(work.file) > 1:
-            self.journal.note("p", work.index, part)
 
     def _read_whole(self, work: _Work) -> None:
         """From a server that knows no ranges: by one thread, and from the first byte after each interruption."""
@@ -310,7 +306,7 @@ class Download:
                         self.pace.took(len(chunk))
                         self.pace.throttle()
                     if got < work.file.size:
-                        raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
+                        raise unavailable(f"{work.file.name}: ended early")
                     self.pace.answered(got)
                     with work.lock:
                         work.done |= parts

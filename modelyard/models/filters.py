@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from modelyard.models.beneath import folders_above, parts
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import SourceFile
 from modelyard.models.weight_sets import NoSuchWeights, choose_weights
 
@@ -101,9 +101,7 @@ def _check_names(files: Sequence[SourceFile]) -> None:
                 " them in storage.parameters.exclude",
             )
         if file.size < 0:
-            raise FetchError(
-                "SourceUnavailable", f"{file.name[:200]!r} is listed with {file.size} bytes", retryable=True
-            )
+            raise unavailable(f"{file.name[:200]!r} is listed with {file.size} bytes")
         names[plain] = file.name
     folders = folders_above(names.values())
     if both := min((name for name in names.values() if name in folders), default=None):

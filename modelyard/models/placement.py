@@ -50,16 +50,21 @@ def exclusion_by_labels(selector: Mapping[str, str] | None, field: str, labels: 
 
 
 def exclusion_by_affinity(affinity: Any, field: str, name: str, labels: Mapping[str, str]) -> Exclusion | None:
-    """Name the expression of the nearest required term that does not hold for a node."""
-    if selects(affinity, name, labels):
+    """Name the expression of the nearest required term of a core/v1 NodeAffinity that does not hold for a node.
+
+    Only its required part counts. Whatever cannot be read matches nothing, as an invalid term does in the scheduler.
+    """
+    required = mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
         return None
-    required = mapping(mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution"))
-    terms = _list(required.get("nodeSelectorTerms"))
+    terms = _list(mapping(required).get("nodeSelectorTerms"))
     if not terms:
         return Exclusion(f"excluded by {field}, which has no nodeSelectorTerms")
     number, failing = min(
         ((number, _failing(term, name, labels)) for number, term in enumerate(terms, 1)), key=lambda one: len(one[1])
     )
+    if not failing:
+        return None
     first, values = failing[0]
     cause = f"excluded by term {number} of {field}"
     if values is None:
@@ -100,20 +105,6 @@ def describe_exclusions(exclusions: Iterable[Exclusion]) -> str:
         causes.append(f"{count} {cause}" + (f" ({', '.join(had)})" if had else ""))
     none = f"none of {len(excluded)} nodes is chosen" if len(excluded) > 1 else "the node is not chosen"
     return f"{none}: {'; '.join(few(causes, 3))}"
-
-
-def selects(affinity: Any, name: str, labels: Mapping[str, str]) -> bool:
-    """Return whether a core/v1 NodeAffinity means a node of this name and these labels.
-
-    Only its required part counts. Whatever cannot be read matches nothing, as an invalid term does in the scheduler.
-    """
-    if affinity is None:
-        return True
-    required = mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is None:
-        return True
-    terms = _list(mapping(required).get("nodeSelectorTerms"))
-    return not all(_failing(term, name, labels) for term in terms)
 
 
 def _failing(term: Any, name: str, labels: Mapping[str, str]) -> list[tuple[Any, Mapping[str, str] | None]]:

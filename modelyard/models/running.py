@@ -128,21 +128,6 @@ def job(obj: Object) -> ModelJob | None:
     )
 
 
-def model_of(one: ModelJob) -> tuple[str, ...]:
-    """Index of Jobs: the model they are for."""
-    return (one.model,)
-
-
-def removes_of(job: ModelJob) -> tuple[str, ...]:
-    """Index of Jobs: the namespace of the model whose files they are removing."""
-    return (job.task.namespace,) if job.state == "Active" and job.task.purpose == "remove" else ()
-
-
-def busy_at(one: ModelJob) -> tuple[str, ...]:
-    """Index of Jobs: the source that they are busy with."""
-    return (one.task.source,) if one.state == "Active" and one.task.source else ()
-
-
 @dataclass(frozen=True, slots=True)
 class ModelPod:
     """A pod, as far as models are concerned: that of a Job of ours, one that waits for a model, one that uses files.
@@ -218,18 +203,3 @@ def _model_labels(spec: Object) -> set[str]:
     for term in required.get("nodeSelectorTerms") or ():
         keys |= {str(one.get("key")) for one in term.get("matchExpressions") or ()}
     return {key for key in keys if key.startswith(names.PREFIX)}
-
-
-def waits_of(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods: the labels of models that they wait for."""
-    return one.labels
-
-
-def job_of(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods: the Job they belong to."""
-    return (one.job,) if one.job else ()
-
-
-def mounted_on(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods that have files of a node: the node."""
-    return (one.node,) if one.mounts else ()

@@ -178,16 +178,9 @@ class DeliverySettings(BaseModel):
                 return root, below
         return None
 
-    def names(self, endpoint: str) -> bool:
-        """Whether the endpoint's host is listed as it stands: only then may it be one inside the cluster."""
-        return self._hosts.names(endpoint)
-
-    def refusal(self, endpoint: str) -> str | None:
-        """Why nothing is fetched from this endpoint, with the remedy; ``None``: it may be."""
-        return self._hosts.refusal(endpoint, "fetched from")
-
     @property
-    def _hosts(self) -> AllowedHosts:
+    def hosts(self) -> AllowedHosts:
+        """The hosts that files may be fetched from."""
         return AllowedHosts(tuple(self.endpoints), f"endpoints in ConfigMap {CONFIG_MAP}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.pace import Pace, WatchedThreads, one_by_one
 from modelyard.models.sources import Listing, ModelSource, RangesIgnored, SourceFile
 from modelyard.models.transfer_rate import time_limit
@@ -61,5 +61,5 @@ def _read_byte(pace: Pace, source: ModelSource, file: SourceFile) -> None:
         for chunk in pace.watch(source.read(file, 0, 1)):
             size += len(chunk)
         if size != 1:
-            raise FetchError("SourceUnavailable", f"{file.name}: no byte arrived", retryable=True)
+            raise unavailable(f"{file.name}: no byte arrived")
     pace.answered(1)

@@ -186,5 +186,4 @@ def _object(asked: OnboardRequest, version: str, kind: str, name: str, spec: Doc
 
 
 def _plain(value: float) -> str:
-    """Six digits behind the point, and no exponent."""
     return f"{value:.6f}".rstrip("0").rstrip(".")

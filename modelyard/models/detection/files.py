@@ -111,7 +111,7 @@ class _Reader:
         else:
             for other in (*SENTENCE_FILES, *QUANTIZATION_FILES, ADAPTER):
                 self._document(_join(place, other), MAX_CONFIG)
-            self._modules(_join(place, MODULES))
+            self._document(_join(place, MODULES), MAX_CONFIG, is_list=True)
             if (index or {}).get("position_embedding_type") == "absolute":
                 self._document(_join(place, TOKENIZER), MAX_CONFIG)
             weights[""] = self._weights(place)
@@ -127,18 +127,6 @@ class _Reader:
             return Files(ADAPTER, self.documents, problems=tuple(self.problems))
         self.problems.append(f"no {CONFIG} and no {PIPELINE_INDEX} in {self.folder}")
         return Files(problems=tuple(self.problems))
-
-    def _modules(self, path: str) -> None:
-        """Read the modules of a sentence-transformers model: a list, kept as an object."""
-        if path not in self.sizes:
-            return
-        try:
-            modules = _json(self._bytes(path, MAX_CONFIG))
-        except Unreadable as error:
-            self.problems.append(f"{shown(path)} {error}")
-            return
-        if isinstance(modules, list):
-            self.documents[path] = {"modules": modules[:64]}
 
     def _walk(self) -> Iterator[tuple[str, int]]:
         """(path, size) of every file, folder by folder and by name; links only where they lead to something allowed."""
@@ -174,11 +162,13 @@ class _Reader:
         preferred = [path for place in _CONFIG_FOLDERS if (path := _join(place, CONFIG)) in self.sizes]
         return next(iter((*indexes, *preferred, *configs)), None)
 
-    def _document(self, path: str, most: int) -> Mapping[str, Any] | None:
+    def _document(self, path: str, most: int, *, is_list: bool = False) -> Mapping[str, Any] | None:
         if path not in self.sizes:
             return None
         try:
             found = _json(self._bytes(path, most))
+            if is_list:  # the modules of a sentence-transformers model
+                found = {"modules": found[:64] if isinstance(found, list) else []}
             if not isinstance(found, dict):
                 raise Unreadable("is no JSON object")
         except Unreadable as error:

@@ -166,9 +166,9 @@ def _pipeline(files: Files, index: Mapping[str, Any], problems: list[str]) -> Fa
     needed = ["transformer" if "transformer" in index else "unet", *_PIPELINE_PARTS]
     present = {key for key, (library, _) in components.items() if library}
     needed += [key for key in present if key in files.weights and key not in needed]
-    found = [files.weights.get(key) for key in needed]
     count = 0
-    for weights, key in zip(found, needed, strict=True):
+    for key in needed:
+        weights = files.weights.get(key)
         if weights is None or not weights.elements:
             problems.append(f"parameters are not counted: {key} has no configuration or no readable weights")
             count = 0

@@ -151,7 +151,7 @@ def is_asked_for(asked: str, quantization: str, method: str) -> bool:
 def weight_bits(word: str) -> float:
     """Bits of a weight of a model whose spec has this word; 16 for an unknown one."""
     meaning = _word(word)
-    return BITS.get(meaning.scheme, 16.0) if meaning else 16.0
+    return BITS.get(meaning.scheme if meaning else "", 16.0)
 
 
 def _method(section: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import Credentials
 from modelyard.models.sources.http import HttpPool
 from modelyard.models.uri import Bucket, check_bucket, is_region
@@ -149,9 +149,7 @@ def _ambient(region: str) -> dict[str, Any]:
         provider = Boto3CredentialProvider(session)
         provider()  # Now, because a store does not say what has gone wrong with it.
     except (NotConnected, HTTPClientError) as error:
-        raise FetchError(
-            "SourceUnavailable", f"the identity of this machine cannot be used at Amazon: {error}", retryable=True
-        ) from error
+        raise unavailable(f"the identity of this machine cannot be used at Amazon: {error}") from error
     except (BotoCoreError, ClientError, OSError, ValueError) as error:  # of files, too: a token's, a profile's
         raise FetchError(
             "Unauthorized",

@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from modelyard.models.beneath import folders_above
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import (
     Chunk,
     Credentials,
@@ -89,55 +89,49 @@ def _open(
     uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, style: str | None, public: bool
 ) -> _Opened:
     try:
-        return _opened(uri, credentials, endpoint, region, style, public)
+        options: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h", "user_agent": "modelyard"}
+        refused: list[FetchError] = []
+        budget = ListingBudget()
+        # obstore goes wherever it is sent, and knows nothing of proxies that others have allowed.
+        options |= {"proxy_url": guarded(public, refused, budget), "allow_http": (endpoint or "").startswith("http://")}
+        retries: Any = {"max_retries": 0}  # Retried by whoever fetches, who knows how patient to be.
+        store: S3Store | GCSStore | AzureStore
+        sign: Callable[[str], str] | None
+        headers: dict[str, str] = {}
+        secret: Secret = {}
+        if uri.kind == "az":
+            store, where, sign = azure.open_container(
+                uri, credentials, endpoint, client_options=options, retry_config=retries
+            )
+            return _Opened(store, where, sign, azure.HEADERS, secret, refused, budget)
+        if uri.kind == "gs":
+            access = google.sign_in(credentials, endpoint)
+            store = GCSStore(uri.bucket, client_options=options, retry_config=retries, **access.options)
+            where = f"{(endpoint or f'https://{google.HOST}').rstrip('/')}/{uri.bucket}"
+            signs, secret = access.signs, access.identity.headers if access.identity is not None else {}
+            if signs and endpoint is not None:
+                headers["Host"] = google.HOST  # What obstore signs for, wherever that is.
+        else:
+            address = amazon.locate(uri, credentials, endpoint, region, style, amazon.ask_region)
+            signing = amazon.sign_in(credentials, address)
+            signs, where = "skip_signature" not in signing, address.url
+            store = S3Store(
+                uri.bucket,
+                endpoint=address.endpoint,
+                region=address.region,
+                client_options=options,
+                retry_config=retries,
+                virtual_hosted_style_request=address.virtual,
+                **signing,
+            )
+        sign = (lambda key: obstore.sign(store, "GET", key, SIGNED_FOR)) if signs else None
+        return _Opened(store, where, sign, headers, secret, refused, budget)
     except (BaseError, ValueError, TypeError):  # What it says shows what it was given.
         raise FetchError(
             "Unauthorized",
             f"{uri}: the credentials or parameters cannot be read; copy the credentials to the Secret again, and check"
             " endpoint and region",
         ) from None
-
-
-def _opened(
-    uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, style: str | None, public: bool
-) -> _Opened:
-    options: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h", "user_agent": "modelyard"}
-    refused: list[FetchError] = []
-    budget = ListingBudget()
-    # obstore goes wherever it is sent, and knows nothing of proxies that others have allowed.
-    options |= {"proxy_url": guarded(public, refused, budget), "allow_http": (endpoint or "").startswith("http://")}
-    retries: Any = {"max_retries": 0}  # Retried by whoever fetches, who knows how patient to be.
-    store: S3Store | GCSStore | AzureStore
-    sign: Callable[[str], str] | None
-    headers: dict[str, str] = {}
-    secret: Secret = {}
-    if uri.kind == "az":
-        store, where, sign = azure.open_container(
-            uri, credentials, endpoint, client_options=options, retry_config=retries
-        )
-        return _Opened(store, where, sign, azure.HEADERS, secret, refused, budget)
-    if uri.kind == "gs":
-        access = google.sign_in(credentials, endpoint)
-        store = GCSStore(uri.bucket, client_options=options, retry_config=retries, **access.options)
-        where = f"{(endpoint or f'https://{google.HOST}').rstrip('/')}/{uri.bucket}"
-        signs, secret = access.signs, access.identity.headers if access.identity is not None else {}
-        if signs and endpoint is not None:
-            headers["Host"] = google.HOST  # What obstore signs for, wherever that is.
-    else:
-        address = amazon.locate(uri, credentials, endpoint, region, style, amazon.ask_region)
-        signing = amazon.sign_in(credentials, address)
-        signs, where = "skip_signature" not in signing, address.url
-        store = S3Store(
-            uri.bucket,
-            endpoint=address.endpoint,
-            region=address.region,
-            client_options=options,
-            retry_config=retries,
-            virtual_hosted_style_request=address.virtual,
-            **signing,
-        )
-    sign = (lambda key: obstore.sign(store, "GET", key, SIGNED_FOR)) if signs else None
-    return _Opened(store, where, sign, headers, secret, refused, budget)
 
 
 class BucketSource:
@@ -260,7 +254,7 @@ def _failed(error: Exception, subject: str, refused: list[FetchError], uri: Buck
     if status is not None:
         return of_status(int(status[1]), subject, code)
     shown = text.splitlines()[0][:300] if text else type(error).__name__
-    return FetchError("SourceUnavailable", f"{subject}: {shown}", retryable=True)
+    return unavailable(f"{subject}: {shown}")
 
 
 def _quoted(etag: str | None) -> str | None:
