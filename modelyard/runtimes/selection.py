@@ -134,7 +134,9 @@ def select(
     here = namespace or model.namespace
     seen = [runtime for runtime in runtimes if runtime.namespace in ("", here)]
     wishes = wishes or Wishes()
-    kept = _kept(seen, named, named_kind, current, here)
+    there = {runtime.key for runtime in seen}
+    keys = named_keys(named, here, named_kind)
+    kept = next((key for key in keys if key in there), None) if named else current
     verdicts = [_judge(model, one, wishes, classes, asked=one.key == kept) for one in seen]
     verdicts.sort(key=lambda verdict: _order(verdict, model.size))
     by_key = {verdict.runtime.key: verdict for verdict in verdicts}
@@ -166,15 +168,6 @@ def not_found(name: str, namespace: str, kind: str = "") -> str:
     if kind == SERVING_RUNTIME:
         return f"ServingRuntime {name} not found in namespace {namespace or 'default'}"
     return f"runtime {name} not found in namespace {namespace or 'default'} or at cluster scope"
-
-
-def _kept(
-    seen: Sequence[Runtime], named: str, kind: str, current: tuple[str, str] | None, namespace: str
-) -> tuple[str, str] | None:
-    if not named:
-        return current
-    there = {runtime.key for runtime in seen}
-    return next((key for key in named_keys(named, namespace, kind) if key in there), None)
 
 
 def _unusable(model: ModelView) -> RejectionReason | None:

@@ -293,25 +293,22 @@ def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: M
 def parse_wishes(obj: Mapping[str, Any]) -> Wishes:
     """What an InferenceService asks for; nothing where it cannot be read, which is told on the service itself."""
     try:
-        return _wishes(InferenceService.parse(obj, unknown="accept").spec, _annotations(obj))
+        spec = InferenceService.parse(obj, unknown="accept").spec
+        selector = mapping(spec.accelerator_selector)
+        named = [_annotations(obj).get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
+        named += [
+            mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
+        ]
+        mode = _annotations(obj).get(DEPLOYMENT_MODE)
+        return Wishes(
+            classes=tuple(dict.fromkeys(one for one in named if isinstance(one, str) and one)),
+            constraints=Constraints.of(mapping(selector.get("constraints"))),
+            policy=_text(selector.get("policy")),
+            mode=mode if mode in MODES else "",
+            protocol=_protocol(spec),
+        )
     except Exception:  # whatever a tenant has thought of
         return Wishes()
-
-
-def _wishes(spec: InferenceServiceSpec, annotations: Mapping[str, Any]) -> Wishes:
-    selector = mapping(spec.accelerator_selector)
-    named = [annotations.get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
-    named += [
-        mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
-    ]
-    mode = annotations.get(DEPLOYMENT_MODE)
-    return Wishes(
-        classes=tuple(dict.fromkeys(one for one in named if isinstance(one, str) and one)),
-        constraints=Constraints.of(mapping(selector.get("constraints"))),
-        policy=_text(selector.get("policy")),
-        mode=mode if mode in MODES else "",
-        protocol=_protocol(spec),
-    )
 
 
 def _protocol(spec: InferenceServiceSpec) -> str:
