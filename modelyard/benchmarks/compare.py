@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,9 +57,7 @@ class ComparedRuns:
 
     def change(self, metric: str) -> float | None:
         """The relative change of a figure, such as 0.1 for ten per cent more; ``None``: not in both."""
-        if self.before is None or self.after is None:
-            return None
-        before, after = figure(self.before, metric), figure(self.after, metric)
+        before, after = (figure(run, metric) if run is not None else None for run in (self.before, self.after))
         if before is None or after is None:
             return None
         if before == 0:
@@ -99,7 +97,7 @@ class FailIf:
 
     def holds(self, value: float) -> bool:
         """Whether a value is on the wrong side."""
-        return bool(operator.gt(value, self.limit) if self.sign == ">" else operator.lt(value, self.limit))
+        return value > self.limit if self.sign == ">" else value < self.limit
 
     def problem(self, pair: ComparedRuns) -> str | None:
         """What is not good enough in a pair, if anything is; what cannot be told is not."""
@@ -112,12 +110,9 @@ class FailIf:
             return f"{pair.name}: there is no {self.metric}, so {self.text} cannot be told"
         if not self.holds(value):
             return None
-        shown = f"changed by {value:+.1%}" if self.relative else f"is {_shown(self.metric, value)}"
+        shown = f"is {value:.6g} s" if self.metric in LATENCIES else f"is {value:.4g}"
+        shown = f"changed by {value:+.1%}" if self.relative else shown
         return f"{pair.name}: {self.metric} {shown}, which is {self.text}"
-
-
-def _shown(metric: str, value: float) -> str:
-    return f"{value:.6g} s" if metric in LATENCIES else f"{value:.4g}"
 
 
 def parse_condition(text: str) -> FailIf:
@@ -143,10 +138,8 @@ def _limit(shown: str, metric: str, text: str) -> float:
     if _NUMBER.fullmatch(text) and not (metric in SHARES and float(text) > 1):
         return float(text)
     if metric in LATENCIES:
-        try:
+        with contextlib.suppress(ValueError):
             return parse_go_duration(text)
-        except ValueError:
-            pass
     example = "800ms or 0.8 (seconds)" if metric in LATENCIES else "0.01 or 1%" if metric in SHARES else "1000"
     raise ConditionInvalid(
         f"--fail-if {shown}: {text} is no limit of {metric}; write +10% for its change, or {example}"

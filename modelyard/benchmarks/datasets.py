@@ -64,11 +64,11 @@ def options(asked: Measurement, folder: Path, environ: Mapping[str, str]) -> dic
 
 
 def _fetched(asked: Measurement, folder: Path, environ: Mapping[str, str]) -> Path:
-    """Fetch the data set; return the folder of its files."""
     root, uri, access = folder / "dataset", asked.dataset or "", asked.access
     root.mkdir()
     target = root / "files"
-    include, exclude = (_patterns(access.parameters.get(name, "")) for name in ("include", "exclude"))
+    given = (access.parameters.get(name, "").split(",") for name in ("include", "exclude"))
+    include, exclude = ([one.strip() for one in names if one.strip()] for names in given)
     rules = FileRules(include, exclude, all_formats=True)
     request = FetchRequest(uri, root, str(target), "dataset", rules=rules, public=access.public)
     try:
@@ -88,10 +88,6 @@ def _fetched(asked: Measurement, folder: Path, environ: Mapping[str, str]) -> Pa
         reason = "DatasetUnavailable" if error.retryable else "DatasetMissing"
         raise MeasureError(reason, f"dataset {uri}: {error}", retryable=error.retryable) from None
     return target
-
-
-def _patterns(text: str) -> list[str]:
-    return [pattern for pattern in map(str.strip, text.split(",")) if pattern]
 
 
 def _file(path: Path, prompt: str | None) -> dict[str, str | None]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from modelyard.benchmarks import settings as benchmark_settings
 from modelyard.benchmarks.probe import made_service
 from modelyard.benchmarks.series import RUN_PODS, BenchmarkLook, Chosen, RunDeeds
-from modelyard.benchmarks.settings import BenchmarkSettings
+from modelyard.benchmarks.settings import CONFIG_MAP, KEY, BenchmarkSettings
 from modelyard.benchmarks.story import Here, told, warnings
 from modelyard.benchmarks.targets import Load
 from modelyard.benchmarks.world import (
@@ -20,7 +18,6 @@ from modelyard.benchmarks.world import (
     StoredBenchmark,
     benchmark,
     engine_pod,
-    of_service,
     run_job,
     run_pod,
     wish,
@@ -61,7 +58,7 @@ class BenchmarkRuns:
                 engine_pod,
                 label_selector=names.SERVICE,
                 cached=True,
-                indexes={"service": of_service},
+                indexes=_OF_PODS,
                 use="benchmarks",
                 namespace="",
             ),
@@ -69,7 +66,7 @@ class BenchmarkRuns:
             Want(PODS, run_pod, label_selector=LABEL, indexes={"job": lambda one: (one.job,)}, called=RUN_PODS),
             Want(NAMESPACES, namespace, use="services"),
             Want(PERSISTENT_VOLUME_CLAIMS, models_world.claim, cached=True, namespace=""),
-            settings_wanted(self.home, benchmark_settings.CONFIG_MAP, _read_settings, SETTINGS),
+            settings_wanted(self.home, CONFIG_MAP, lambda data: BenchmarkSettings.read(data.get(KEY)), SETTINGS),
             models_settings.delivery_settings_wanted(self.home),
         )
 
@@ -83,7 +80,9 @@ class BenchmarkRuns:
             return replace(removing, by_shift=True)
         here, deeds = BenchmarkLook(one, world, now, self.chosen(world)).result()
         if here.memory.ended or here.refused:
-            deeds = replace(deeds, delete=(*deeds.delete, *_probe(one, world)))
+            made = made_service(one, world)
+            probes = () if made is None else (Child(INFERENCE_SERVICES, made.key, made.subject.uid),)
+            deeds = replace(deeds, delete=(*deeds.delete, *probes))
         wanted = render_memory(here.memory)
         stored = render_memory(one.memory) if one.damaged is None else ""
         annotations = {MEMORY: wanted} if wanted != stored else {}
@@ -111,15 +110,8 @@ class BenchmarkRuns:
         return chosen, next(iter(world[models_settings.WANTED].all()), models_settings.DeliverySettings()), problem
 
 
-def _read_settings(data: Mapping[str, str]) -> tuple[BenchmarkSettings, str | None]:
-    return BenchmarkSettings.read(data.get(benchmark_settings.KEY))
-
-
 def _steps(one: StoredBenchmark, here: Here, deeds: RunDeeds, keeps: bool) -> dict[StepId, PlanStep]:
-    """Return the step of the first run that is not on record; before there is one, that of what it waits for.
-
-    A run is on record once the object's memory has it, so that the end of a run belongs to its own step.
-    """
+    """A run is on record once the object's memory has it, so that the end of a run belongs to its own step."""
     recorded = {Load(run.scenario, run.concurrency) for run in one.memory.runs}
     load = next((load for load in here.loads if load not in recorded), None)
     if here.memory.failed:
@@ -135,9 +127,5 @@ def _steps(one: StoredBenchmark, here: Here, deeds: RunDeeds, keeps: bool) -> di
     return {step: PlanStep(state, message, share, (), deeds.apply, (), deeds.delete, deeds.awaits, keeps)}
 
 
-def _probe(one: StoredBenchmark, world: World) -> tuple[Child, ...]:
-    service = made_service(one, world)
-    return () if service is None else (Child(INFERENCE_SERVICES, service.key, service.subject.uid),)
-
-
+_OF_PODS: Final = {"service": lambda one: ((one.key.namespace, one.service),)}
 _OF_JOBS: Final = {"owner": lambda one: (one.owner,), "target": lambda one: (one.target,)}

@@ -24,7 +24,7 @@ from typing import IO, Any
 import urllib3
 
 from modelyard.benchmarks import datasets, program, records, results
-from modelyard.benchmarks.outputs import ResultStore, checked_name, open_output
+from modelyard.benchmarks.outputs import checked_name, open_output
 from modelyard.benchmarks.preflight import check_measurement
 from modelyard.benchmarks.program import MeasureError, without
 from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, Measurement, MeasurementReport
@@ -129,37 +129,24 @@ def _measured(
             raise _why(asked, folder, code, log)
         file = records.cleaned(records.load(found), hidden)
         run = records.measured(asked, file, log.started, log.lost)
-        if not log.enough:
-            _answers_still(reached, environ.get(program.KEY, ""))
-        _store(store, place, asked, run, version, {found.name: file}, folder, hidden)
+        if not log.enough:  # Its time has ended it: what was never answered the program drops without a word.
+            try:
+                probe(reached, environ.get(program.KEY, ""))
+            except MeasureError as error:
+                raise MeasureError(error.reason, f"after the run: {error}", retryable=error.retryable) from None
+        # The program's files as it can read them again, and last the run as we tell it: what is there is whole.
+        files, metadata = {found.name: file}, folder / program.FOLDER / records.METADATA
+        if metadata.is_file():
+            files[records.METADATA] = records.cleaned(records.load(metadata), hidden)
+        for file_name, value in files.items():
+            plain = re.sub(r"[^A-Za-z0-9._-]", "_", file_name)[-100:].lstrip("._-")
+            store.write(f"{place}/{plain}", _json(value))
+        made = {"program": f"genai-bench {version}", "measurement": asked.model_dump(mode="json")}
+        store.write(f"{place}/{results.RUN}", _json(records.cleaned(made | {"run": run.model_dump()}, hidden)))
     results.summarize(store, asked.output.folder, name_of(asked))
     where = f"{asked.output.uri.rstrip('/')}/{asked.output.folder}"
     say(f"measured {run.requests} requests in {run.seconds:.1f} s, {run.failed} failed; results are in {where}")
     return run, where
-
-
-def _store(
-    store: ResultStore,
-    place: str,
-    asked: Measurement,
-    run: MeasuredRun,
-    version: str,
-    files: Mapping[str, Any],
-    folder: Path,
-    hidden: tuple[str, ...],
-) -> None:
-    """The program's files as it can read them again, and last the run as we tell it: what is there is whole."""
-    metadata = folder / program.FOLDER / records.METADATA
-    if metadata.is_file():
-        files = {**files, records.METADATA: records.cleaned(records.load(metadata), hidden)}
-    for name, value in files.items():
-        store.write(f"{place}/{_plain(name)}", _json(value))
-    made = {"program": f"genai-bench {version}", "measurement": asked.model_dump(mode="json"), "run": run.model_dump()}
-    store.write(f"{place}/{results.RUN}", _json(records.cleaned(made, hidden)))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:].lstrip("._-")
 
 
 def _json(value: Any) -> bytes:
@@ -235,14 +222,6 @@ def probe(asked: Measurement, key: str) -> None:
         )
     if not batched and b'"completion_tokens"' not in text:
         raise _no_usage()
-
-
-def _answers_still(asked: Measurement, key: str) -> None:
-    """After a run that its time has ended: what was never answered the program drops without a word."""
-    try:
-        probe(asked, key)
-    except MeasureError as error:
-        raise MeasureError(error.reason, f"after the run: {error}", retryable=error.retryable) from None
 
 
 def _bounded(answer: urllib3.BaseHTTPResponse) -> bytes:
@@ -331,7 +310,8 @@ class Log:
 
 def _run(command: list[str], variables: Mapping[str, str], folder: Path, log: Log) -> int:
     """The exit status of the program, with its whole group gone when this returns or is interrupted."""
-    deadline = time.monotonic() + STARTS + log._asked.minutes * 60 + ENDS
+    allowed = STARTS + log._asked.minutes * 60 + ENDS
+    deadline = time.monotonic() + allowed
     process = subprocess.Popen(
         command,
         env=dict(variables),
@@ -348,8 +328,7 @@ def _run(command: list[str], variables: Mapping[str, str], folder: Path, log: Lo
                 log.hear(line)
             log.tick()
             if time.monotonic() > deadline:
-                spent = STARTS + log._asked.minutes * 60 + ENDS
-                raise MeasureError("TimedOut", f"the program did not end within {spent} s", retryable=True)
+                raise MeasureError("TimedOut", f"the program did not end within {allowed} s", retryable=True)
         return process.wait()
     finally:
         _end(process)
@@ -375,7 +354,6 @@ def _lines(pipe: IO[bytes], process: subprocess.Popen[bytes]) -> Iterator[str | 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Its group: asked to end, then made to."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
@@ -394,7 +372,6 @@ def _alone(group: int) -> bool:
 
 
 def _why(asked: Measurement, folder: Path, code: int, log: Log) -> MeasureError:
-    """Why the program has left no run, of how it ended, what it said and what else it left."""
     said = log.why()
     tail = f": {said}" if said else ""
     if code < 0:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from modelyard.benchmarks.program import MeasureError
 from modelyard.benchmarks.values import Output
@@ -30,19 +30,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_ROOM = re.compile(r"\b507\b|StorageFull|QuotaExceeded|InsufficientStorage|EntityTooLarge", re.IGNORECASE)
-
-
-class ResultStore(Protocol):
-    """Files by name (parts with ``/`` between) below one place. All raise ``MeasureError``."""
-
-    def write(self, name: str, body: bytes) -> None:
-        """This file, whole or not at all."""
-
-    def read(self, name: str) -> bytes:
-        """What it holds."""
-
-    def names(self, below: str) -> list[str]:
-        """The files below a name, in order."""
 
 
 def checked_name(name: str) -> str:
@@ -201,3 +188,7 @@ class BucketStore:
             return MeasureError("OutputNotFound", f"{what}; create the bucket, or correct outputLocation")
         reason = "OutputUnavailable" if error.retryable else "OutputUnsupported"
         return MeasureError(reason, message, retryable=error.retryable)
+
+
+ResultStore: TypeAlias = FolderStore | BucketStore
+"""Files by name (parts with ``/`` between) below one place. All raise ``MeasureError``."""

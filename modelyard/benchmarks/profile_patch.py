@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from modelyard.autoscaling.provenance import NAMES, PROVENANCE
@@ -47,7 +46,7 @@ def patch(
         },
         "maxBatchSize": batch,
     }
-    annotations: Mapping[str, str] = {PROVENANCE: json.dumps(provenance, separators=(",", ":"))}
+    annotations = {PROVENANCE: json.dumps(provenance, separators=(",", ":"))}
     return {"metadata": {"annotations": annotations}, "spec": {"variantProfile": profile}}
 
 

@@ -175,7 +175,7 @@ def request_parameters(given: Mapping[str, str]) -> dict[str, Any]:
         if (remedy := _FIXED.get(name)) is not None:
             raise InvalidMeasurement(f"additionalRequestParams.{name}", text, remedy)
         try:
-            value = json.loads(text, parse_constant=_refuse)
+            value = json.loads(text, parse_constant=refuse_constant)
             json.dumps(value, allow_nan=False)
         except (ValueError, RecursionError):
             value = text
@@ -193,8 +193,9 @@ def unsent_parameters(backend: str, given: Mapping[str, str]) -> list[str]:
     return sorted(given.keys() - _OCI_COHERE) if backend == "oci-cohere" else []
 
 
-def _refuse(text: str) -> None:
-    raise ValueError(text)
+def refuse_constant(text: str) -> None:
+    """Refuse a constant of JSON that is no number, such as ``NaN``. Raises ``ValueError``."""
+    raise ValueError(f"{text} is no measurement")
 
 
 def base(url: str) -> str:

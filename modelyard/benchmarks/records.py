@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from modelyard.benchmarks.program import BATCHED, FOLDER, MeasureError, without
+from modelyard.benchmarks.program import BATCHED, FOLDER, MeasureError, refuse_constant, without
 from modelyard.benchmarks.values import FASTEST_TOKEN, MOST, LatencySpread, MeasuredRun, Measurement
 
 LARGEST = 128 << 20
@@ -22,7 +22,6 @@ IMPLAUSIBLE, BUFFERED = "ImplausibleResult", "StreamBuffered"
 """Reasons: figures that cannot be true; answers that do not arrive token by token."""
 MOST_WHOLE = 0.2
 """Share of a run's answers that may arrive in one piece, as short ones do while the client lacks CPU for a moment."""
-_SPREAD = ("mean", "p50", "p90", "p95", "p99")
 _LOST = 0
 """The code of requests that the program has lost."""
 
@@ -37,16 +36,12 @@ def load(path: Path) -> dict[str, Any]:
             " endpoint answers",
         )
     try:
-        found = json.loads(path.read_bytes(), parse_constant=_refuse)
+        found = json.loads(path.read_bytes(), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise MeasureError("ResultInvalid", f"{path.name} cannot be read: {str(error)[:200]}", retryable=True) from None
     if not isinstance(found, dict):
         raise MeasureError("ResultInvalid", f"{path.name} holds no object", retryable=True)
     return found
-
-
-def _refuse(text: str) -> None:
-    raise ValueError(f"{text} is no measurement")
 
 
 def cleaned(value: Any, hidden: tuple[str, ...]) -> Any:
@@ -115,15 +110,10 @@ def check_stream(asked: Measurement, found: Mapping[str, Any]) -> None:
         return
     whole = counted = 0
     for one in found.get("individual_request_metrics") or ():
-        tokens, after = (
-            one.get(name) if isinstance(one, dict) else None for name in ("num_output_tokens", "output_latency")
-        )
-        if (
-            isinstance(tokens, int | float)
-            and isinstance(after, int | float)
-            and tokens >= 2
-            and not one.get("error_code")
-        ):
+        if not isinstance(one, dict) or one.get("error_code"):
+            continue
+        tokens, after = one.get("num_output_tokens"), one.get("output_latency")
+        if isinstance(tokens, int | float) and isinstance(after, int | float) and tokens >= 2:
             counted += 1
             whole += after < (tokens - 1) * FASTEST_TOKEN
     if counted and whole > MOST_WHOLE * counted:
@@ -180,7 +170,6 @@ def _object(found: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _number(found: Mapping[str, Any], name: str) -> float:
-    """A number that a run may have."""
     value = found.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
         shown = "missing" if value is None else repr(value)[:60]
@@ -191,6 +180,6 @@ def _number(found: Mapping[str, Any], name: str) -> float:
 def _spread(stats: Mapping[str, Any], name: str) -> LatencySpread:
     given = _object(stats, name)
     try:
-        return LatencySpread(**{one: _number(given, one) for one in _SPREAD})
+        return LatencySpread(**{one: _number(given, one) for one in LatencySpread.model_fields})
     except MeasureError as error:
         raise MeasureError("ResultInvalid", f"{error} (of {name})", retryable=True) from None

@@ -21,6 +21,7 @@ from modelyard.benchmarks.storage import (
 from modelyard.benchmarks.targets import BenchmarkTarget, Load
 from modelyard.benchmarks.values import MEASUREMENT, MeasuredServer, Measurement
 from modelyard.benchmarks.world import LABEL, TARGET, WORK, Work, digest
+from modelyard.models.jobs import CONFINED, CONFINED_POD
 from modelyard.objects import Key, Namespace
 from modelyard.reconcile.plan import Subject
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
@@ -45,11 +46,7 @@ def measurement(
 ) -> Measurement:
     """What the process of a run is asked for."""
     about, parameters = spec.service_metadata, spec.dataset.parameters if spec.dataset is not None else None
-    server = (
-        MeasuredServer(engine=about.engine, version=about.version, gpu_type=about.gpu_type, gpu_count=about.gpu_count)
-        if about is not None
-        else MeasuredServer()
-    )
+    server = {name: getattr(about, name, None) for name in MeasuredServer.model_fields}
     return Measurement(
         reference=str(key),
         service=target.service,
@@ -67,7 +64,7 @@ def measurement(
         dataset=data.address or None,
         access=data.access,
         columns={name: value for name, value in (parameters or {}).items() if name in COLUMNS},
-        server=server,
+        server=MeasuredServer.model_validate(server),
         output=results.output,
     )
 
@@ -96,9 +93,8 @@ def job(
         pod = with_files(pod, target.files)
     if results.claim:
         source: Body = {"persistentVolumeClaim": {"claimName": results.claim}}
-        pod = _mounted(
-            pod, "benchmark-output-storage", source, {"mountPath": RESULTS_FOLDER, "subPath": results.folder}
-        )
+        mount: Body = {"mountPath": RESULTS_FOLDER, "subPath": results.folder}
+        pod = _mounted(pod, "benchmark-output-storage", source, mount)
     if data.claim is not None:
         source = {"persistentVolumeClaim": {"claimName": data.claim.claim}}
         mount = {"mountPath": DATASET_FOLDER, "subPath": data.claim.path.strip("/"), "readOnly": True}
@@ -125,7 +121,6 @@ def job(
 
 
 def _overridden(spec: BenchmarkJobSpec, settings: BenchmarkSettings, namespace: Namespace) -> PodDraft:
-    """The pod as it is for all, with what this one changes."""
     config = settings.pod_config
     container: Body = {
         "name": CONTAINER,
@@ -148,9 +143,7 @@ def _overridden(spec: BenchmarkJobSpec, settings: BenchmarkSettings, namespace: 
     return PodDraft(
         {
             **found,
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
+            **CONFINED_POD,
             "activeDeadlineSeconds": 60 * spec.max_time_per_iteration + BEYOND,
         },
         CONTAINER,
@@ -160,7 +153,6 @@ def _overridden(spec: BenchmarkJobSpec, settings: BenchmarkSettings, namespace: 
 def _filled(
     container: Body, spec: BenchmarkJobSpec, asked: Measurement, results: ResultPlace, data: DatasetPlace
 ) -> Body:
-    """The container with what no override changes: its program, what it is asked for, its credentials."""
     # Kubernetes would fill in $(NAME): what was checked is what runs.
     given: dict[str, Any] = {MEASUREMENT: asked.model_dump_json(exclude_defaults=True).replace("$", "$$")}
     given |= {name: value.replace("$", "$$") for name, value in {**results.variables, **data.variables}.items()}
@@ -179,12 +171,7 @@ def _filled(
         "args": ["--report", REPORT],
         "terminationMessagePath": REPORT,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": dict(CONFINED),
     }
 
 
@@ -202,9 +189,8 @@ def _mounted(pod: PodDraft, volume: str, source: Body, mount: Body) -> PodDraft:
     volumes = [other for other in pod.spec.get("volumes") or () if other["name"] != volume]
 
     def mounted(container: Body) -> Body:
-        mounts = [
-            other for other in container.get("volumeMounts") or () if other.get("mountPath") != mount["mountPath"]
-        ]
+        others = container.get("volumeMounts") or ()
+        mounts = [other for other in others if other.get("mountPath") != mount["mountPath"]]
         return {**container, "volumeMounts": [*mounts, {"name": volume, **mount}]}
 
     spec = {**pod.spec, "volumes": [*volumes, {"name": volume, **source}]}

@@ -37,8 +37,6 @@ _COUNTS = ("gpu_count", "concurrency", "requests", "failed")
 
 
 class _About(BaseModel):
-    """What a record tells of a measurement beside its figures."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
     reference: str = Field("", max_length=600)
     service: str = Field("", max_length=2048)
@@ -70,9 +68,8 @@ class BenchmarkResults:
 
 def ordered(name: str, records: Iterable[RunRecord]) -> BenchmarkResults:
     """By scenario and concurrency; of several of one, the one that began last."""
-    newest: dict[tuple[str, int], RunRecord] = {}
-    for one in sorted(records, key=lambda one: one.run.started):
-        newest[one.run.scenario, one.run.concurrency] = one
+    oldest_first = sorted(records, key=lambda one: one.run.started)
+    newest = {(one.run.scenario, one.run.concurrency): one for one in oldest_first}
     return BenchmarkResults(name, tuple(newest[which] for which in sorted(newest)))
 
 
@@ -96,7 +93,6 @@ def summarize(store: ResultStore, folder: str, which: str) -> None:
 
 
 def _past(store: ResultStore, history: str, reference: str, which: str) -> list[MeasuredRun]:
-    """The last times that a run of a benchmark was made, the oldest first."""
     found: list[MeasuredRun] = []
     for name in [one for one in store.names(history) if one.endswith(f"-{which}.parquet")][-_MOST_IN_TREND:]:
         with contextlib.suppress(MeasureError):
@@ -187,7 +183,6 @@ def row(record: RunRecord) -> dict[str, str | int | float | None]:
 
 
 def _unflat(given: Mapping[str, Any], where: object) -> RunRecord:
-    """The record of a row; an empty cell is nothing."""
     cells = {str(name): value for name, value in given.items() if value not in (None, "")}
     run: dict[str, Any] = {name: cells.get(name) for name in MeasuredRun.model_fields if name not in _SPREADS}
     for name in _SPREADS:

@@ -97,7 +97,10 @@ class BenchmarkLook:
             if self.memory.ended:
                 self._cleared()
                 return RunDeeds(delete=tuple(self.delete))
-            found = self._found(spec)
+            began = datetime.fromtimestamp(self.memory.began or self.now, UTC).strftime("%Y%m%d-%H%M%S")
+            where = results(spec, self.key, began, self.delivery, self.world)
+            data = dataset(spec, self.key, self.delivery, self.world)
+            found = target(spec, self.tokenizer, self.key, self.settings, self.delivery, self.world)
         except Refusal as refusal:
             return self._refused(refusal.refused)
         except Waits as waits:
@@ -105,18 +108,16 @@ class BenchmarkLook:
         if self.wrong is not None:
             self._note("SettingsInvalid", self.wrong)
             return RunDeeds()
-        self.target = found[0]
+        self.target = found
         self._stays()
-        return self._next(spec, wanted, *found)
+        return self._next(spec, wanted, found, where, data)
 
     def _note(self, reason: str = "", message: str = "", **facts: Any) -> None:
-        """Keep what was found, and what is waited for."""
         self.here = replace(self.here, reason=reason, message=message, **facts)
 
     # What it is about
 
     def _begin(self) -> None:
-        """Whether a new series begins."""
         memory, one = self.memory, self.one
         if not memory.began or one.re_run == memory.re_run:
             if memory.failed and memory.ended and self._changed():
@@ -131,36 +132,23 @@ class BenchmarkLook:
             self.memory = Memory(re_run=one.re_run)
 
     def _changed(self) -> bool:
-        """Whether it asks for something else than when it began."""
         memory, one = self.memory, self.one
         if not memory.began:
             return False
         return canonical(memory.asked) != canonical(one.asked) or memory.tokenizer != one.tokenizer
 
     def _spec(self) -> tuple[BenchmarkJobSpec | None, Refused | None]:
-        """What is measured: what was asked for when it began."""
         if self.memory.began:
             return read_spec(self.memory.asked, self.key.name)
         if len(canonical(self.one.asked)) > LARGEST_SPEC:
-            return None, Refused(
-                "InvalidSpec",
-                "spec",
-                f"is longer than {LARGEST_SPEC} characters",
-                "leave out of podOverride what is not needed",
-            )
+            problem, remedy = f"is longer than {LARGEST_SPEC} characters", "leave out of podOverride what is not needed"
+            return None, Refused("InvalidSpec", "spec", problem, remedy)
         return self.one.spec, self.one.problem
 
     @property
     def tokenizer(self) -> str:
         """What names it beside the spec."""
         return self.memory.tokenizer if self.memory.began else self.one.tokenizer
-
-    def _found(self, spec: BenchmarkJobSpec) -> tuple[BenchmarkTarget, ResultPlace, DatasetPlace]:
-        began = datetime.fromtimestamp(self.memory.began or self.now, UTC).strftime("%Y%m%d-%H%M%S")
-        where = results(spec, self.key, began, self.delivery, self.world)
-        data = dataset(spec, self.key, self.delivery, self.world)
-        found = target(spec, self.tokenizer, self.key, self.settings, self.delivery, self.world)
-        return found, where, data
 
     def _refused(self, problem: Refused | None) -> RunDeeds:
         problem = problem or Refused("InvalidSpec", "spec", "cannot be read", "correct it")
@@ -181,8 +169,7 @@ class BenchmarkLook:
         return RunDeeds(delete=tuple(self.delete), due=self.memory.failing.next or None)
 
     def _made(self, waits: Waits) -> RunDeeds | None:
-        """Create the missing service where the BenchmarkJob names the one to copy, and fail one that does not become
-        ready in time; ``None`` where neither applies."""
+        """``None`` where no service is to be created, or waited for."""
         key = probe.measured_service(self.one)
         if key is None:
             return None
@@ -199,14 +186,11 @@ class BenchmarkLook:
             return None
         if self.now < since + probe.PATIENCE:
             return replace(self._waits(waits.reason, str(waits)), due=since + probe.PATIENCE)
-        minutes = f"{probe.PATIENCE / 60:.0f} minutes"
-        self.memory = self._begun().model_copy(
-            update={"failed": words(f"{waits.reason}: not ready within {minutes}: {waits}"), "ended": self.now}
-        )
+        why = words(f"{waits.reason}: not ready within {probe.PATIENCE / 60:.0f} minutes: {waits}")
+        self.memory = self._begun().model_copy(update={"failed": why, "ended": self.now})
         return RunDeeds(delete=tuple(self.delete))
 
     def _begun(self) -> Memory:
-        """Return the memory of a series whose first run begins."""
         one = self.one
         begun = {"asked": dict(one.asked), "tokenizer": one.tokenizer, "began": float(int(self.now))}
         return self.memory.model_copy(update=begun | {"generation": one.subject.generation})
@@ -214,7 +198,6 @@ class BenchmarkLook:
     # Runs
 
     def _jobs(self) -> list[RunJob]:
-        """Its own: of its namespace, and made for it."""
         found = self.world[JOBS].by("owner", self.one.subject.uid)
         return [one for one in found if one.key.namespace == self.key.namespace]
 
@@ -242,10 +225,9 @@ class BenchmarkLook:
         if not memory.runs:
             self.memory = memory.model_copy(update={"service": now})
         elif memory.anew >= MOST_ANEW:
-            why = (
-                f"ServiceChanged: {MOST_ANEW + 1} times, from {memory.service} to {now}; measure it when it is at rest"
-            )
-            self.memory = memory.model_copy(update={"failed": words(why), "ended": self.now})
+            said = f"ServiceChanged: {MOST_ANEW + 1} times, from {memory.service} to {now}"
+            why = words(f"{said}; measure it when it is at rest")
+            self.memory = memory.model_copy(update={"failed": why, "ended": self.now})
         else:
             fresh = {"runs": (), "service": now, "anew": memory.anew + 1, "failing": Failing()}
             self.memory = memory.model_copy(update=fresh)
@@ -253,7 +235,6 @@ class BenchmarkLook:
     def _next(
         self, spec: BenchmarkJobSpec, wanted: list[Load], found: BenchmarkTarget, where: ResultPlace, data: DatasetPlace
     ) -> RunDeeds:
-        """Take note of what has ended, and make the Job of the run that is due."""
         series = self._series()
         active: RunJob | None = None
         leaving, silent = False, False
@@ -282,21 +263,17 @@ class BenchmarkLook:
             kept = {one.key for one in self._jobs()} if self.memory.failed else set()
             self.delete = [one for one in self.delete if one.key not in kept]
             self._cleared()
-            gone = tuple({one.key: one for one in self.delete}.values())
-            return RunDeeds(delete=gone)
+            return RunDeeds(delete=tuple({one.key: one for one in self.delete}.values()))
         self._note(target=found, load=left[0])
         deeds = RunDeeds(delete=tuple(self.delete))
         if active is not None:
             pod = self._pod(active)
             trouble = f": {pod.reason}: {pod.message}" if pod is not None and pod.reason else ""
             phase = pod.phase if pod is not None else "Pending"
-            said = (
-                f"{left[0]} is being measured{trouble}"
-                if phase != "Pending"
-                else f"the pod of {left[0]} begins{trouble}"
-            )
-            self._note("Measuring", said, job=active)
-            return replace(deeds, awaits=(f"run {left[0]}",) if self._begins(active, phase) else ())
+            said = f"the pod of {left[0]} begins" if phase == "Pending" else f"{left[0]} is being measured"
+            self._note("Measuring", f"{said}{trouble}", job=active)
+            begins = phase != "Pending" or self.now < active.created + STARTING
+            return replace(deeds, awaits=(f"run {left[0]}",) if begins else ())
         failing = self.memory.failing
         if failing.attempts and failing.next > self.now:
             message = f"{left[0]} failed {failing.attempts} times, and is tried again: {failing.message}"
@@ -304,7 +281,9 @@ class BenchmarkLook:
             return replace(deeds, due=failing.next)
         if leaving or silent or self.delete:
             self._note("Measuring", "the run before is ending")
-            return replace(deeds, awaits=("the run before",) if self._ends() else ())
+            # Only for a while: a pod may be stuck on a node that is gone.
+            ends = (max(one.created, one.end.at) + STARTING for one in self._jobs() if one.deleting)
+            return replace(deeds, awaits=("the run before",) if all(self.now < end for end in ends) else ())
         if (other := next(iter(self._others(found)), None)) is not None:
             message = f"another benchmark puts a load on it: Job {other.key}; two would spoil each other"
             self._note("WaitsForTurn", message)
@@ -329,16 +308,7 @@ class BenchmarkLook:
             return RunDeeds(awaits=(f"run {left[0]}",))
         return RunDeeds(apply=(made,), awaits=(f"run {left[0]}",))
 
-    def _begins(self, active: RunJob, phase: str) -> bool:
-        """Return whether a run's pod runs, or is about to."""
-        return phase != "Pending" or self.now < active.created + STARTING
-
-    def _ends(self) -> bool:
-        """Return whether Jobs that end have not taken long: a pod may be stuck on a node that is gone."""
-        return all(self.now < max(job.created, job.end.at) + STARTING for job in self._jobs() if job.deleting)
-
     def _state(self) -> str:
-        """The service as a run must find it throughout."""
         return f"{self.target.standing} {self.target.life}".strip() if self.target is not None else ""
 
     def _what_changed(self, one: RunJob) -> str:
@@ -352,7 +322,6 @@ class BenchmarkLook:
         return max(pods, key=lambda pod: (bool(pod.said), pod.created), default=None)
 
     def _ended(self, one: RunJob, pod: RunPod | None) -> None:
-        """Take note of how a run ended."""
         report = pod.report if pod is not None else None
         if report is None:
             why = (pod.message or pod.reason if pod is not None else "") or one.end.message or "its pod is gone"
@@ -382,7 +351,6 @@ class BenchmarkLook:
         self.memory = self.memory.model_copy(update=update)
 
     def _failed(self, one: RunJob, reason: str, message: str, *, again: bool) -> None:
-        """Take note of an attempt in vain; once for each."""
         before = self.memory.failing
         if one.work.attempt < before.attempts or self.memory.ended:
             return
@@ -399,7 +367,6 @@ class BenchmarkLook:
     # Turns
 
     def _others(self, found: BenchmarkTarget) -> list[RunJob]:
-        """Jobs of other BenchmarkJobs that put a load on the same target, and may."""
         place, mine = found.service.partition("/")[0], self.key.namespace
         spaces = {one.name: one for one in self.world[NAMESPACES].all()}
 

@@ -127,8 +127,7 @@ def results(spec: BenchmarkJobSpec, key: Key, began: str, delivery: DeliverySett
     if isinstance(uri, ClaimFolder):
         claim = _claim(uri, key, where, world, written=True)
         mounted = output.model_copy(update={"path": RESULTS_FOLDER, "public": False})
-        variables = delivery.proxy_environment
-        return ResultPlace(mounted, claim, uri.path.strip("/"), variables=variables, hub=hub)
+        return ResultPlace(mounted, claim, uri.path.strip("/"), variables=delivery.proxy_environment, hub=hub)
     secrets = {SECRETS[name]: value for name, value in parameters.items() if name in SECRETS}
     return ResultPlace(output, secret=storage.key or "", variables=secrets | delivery.proxy_environment, hub=hub)
 
@@ -150,9 +149,8 @@ def dataset(spec: BenchmarkJobSpec, key: Key, delivery: DeliverySettings, world:
         raise Refusal("InvalidSpec", where, f"a dataset is not read from {uri.kind}://", remedy)
     if (name := parameters.get("secretKey")) is not None and not _SECRET_KEY.match(name):
         remedy = "write letters, digits, '.', '_' and '-'"
-        raise Refusal(
-            "InvalidSpec", "spec.dataset.parameters.secretKey", f"{name[:100]!r} is no key of a Secret", remedy
-        )
+        where = "spec.dataset.parameters.secretKey"
+        raise Refusal("InvalidSpec", where, f"{name[:100]!r} is no key of a Secret", remedy)
     token = parameters.get("token", "") if not storage.key and uri.kind in DATASET.parameters["token"] else ""
     revision = uri.revision if isinstance(uri, HubModel) and uri.revision != "main" else None
     access = DatasetAccess(
@@ -201,9 +199,9 @@ def _storages(spec: BenchmarkJobSpec) -> Iterator[tuple[StorageSpec, StorageUse]
 def _checked_endpoint(parameters: Mapping[str, str], where: str, delivery: DeliverySettings) -> bool:
     """Return whether an endpoint may only lead to the internet. Raises ``Refusal`` for one that is not allowed."""
     endpoint = parameters.get("endpoint", "")
-    if endpoint and (why := delivery.refusal(endpoint)) is not None:
+    if endpoint and (why := delivery.hosts.refusal(endpoint, "fetched from")) is not None:
         raise Refusal("EndpointNotAllowed", f"{where}.parameters.endpoint", why, "or leave it out")
-    return bool(endpoint) and not delivery.names(endpoint)
+    return bool(endpoint) and not delivery.hosts.names(endpoint)
 
 
 def _parsed(storage: StorageSpec, where: str) -> StorageURI:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from modelyard.benchmarks import storage
@@ -75,14 +76,8 @@ def told(here: Here, now: float) -> Plan:
     }
     fields = {name: value for name, value in fields.items() if value is not None or stored.get(name) is not None}
     conditions = _conditions(here)
-    plan = status_plan(
-        subject,
-        conditions[-1],
-        Status(fields, conditions),
-        stored,
-        now,
-        lambda before: _news(here, state, conditions, before),
-    )
+    news = partial(_news, here, state, conditions)
+    plan = status_plan(subject, conditions[-1], Status(fields, conditions), stored, now, news)
     if plan.status is None:
         return plan
     return replace(plan, status=replace(plan.status, fields={**fields, "lastReconcileTime": timestamp(now)}))
@@ -106,18 +101,16 @@ def _conditions(here: Here) -> tuple[Condition, Condition]:
         said = f"the spec has changed since it began (generation {memory.generation}): {what}; to measure anew give the"
         accepted = Condition(ACCEPTED, "False", "SpecChanged", f"{said} annotation {RE_RUN} another value", generation)
     else:
-        notes = [
-            here.longest if here.loads else "",
-            *(storage.visible_credentials(here.one.spec) if here.one.spec is not None else ()),
-        ]
+        visible = storage.visible_credentials(here.one.spec) if here.one.spec is not None else ()
+        notes = [here.longest if here.loads else "", *visible]
         accepted = Condition(ACCEPTED, "True", "Accepted", "; ".join(filter(None, notes)), generation)
     if memory.ended and not memory.failed:
         done = Condition(DONE, "True", "AllRunsMeasured", _count(here), generation)
     elif memory.ended:
         done = Condition(DONE, "False", "RunFailed", cut(memory.failed, _MOST), generation)
     else:
-        unsaid = ("ApplyFailed", here.one.subject.failed) if here.one.subject.failed else (here.reason, here.message)
-        reason, message = unsaid
+        failed = here.one.subject.failed
+        reason, message = ("ApplyFailed", failed) if failed else (here.reason, here.message)
         done = Condition(DONE, "False", reason or "Measuring", cut(f"{_count(here)}; {message}", _MOST), generation)
     return accepted, done
 
@@ -125,17 +118,11 @@ def _conditions(here: Here) -> tuple[Condition, Condition]:
 def warnings(spec: BenchmarkJobSpec) -> list[str]:
     """Return a sentence for each field and parameter whose effect depends on others and that has none here."""
     texts, endpoint = list(storage.warnings(spec)), spec.endpoint.endpoint
-    if endpoint is not None and (
-        unsent := unsent_parameters(endpoint.api_format, spec.additional_request_params or {})
-    ):
-        names = ", ".join(unsent)[:200]
-        texts.append(
-            f"spec.additionalRequestParams: {names} has no effect for the API {endpoint.api_format}; remove it"
-        )
-    variables = [
-        entry.get("name") for entry in (spec.pod_override and spec.pod_override.env) or () if isinstance(entry, Mapping)
-    ]
-    if MEASUREMENT in variables:
+    api = endpoint.api_format if endpoint is not None else ""
+    if names := ", ".join(unsent_parameters(api, spec.additional_request_params or {}))[:200]:
+        texts.append(f"spec.additionalRequestParams: {names} has no effect for the API {api}; remove it")
+    variables = (spec.pod_override and spec.pod_override.env) or ()
+    if any(entry.get("name") == MEASUREMENT for entry in variables if isinstance(entry, Mapping)):
         texts.append(f"spec.podOverride.env: {MEASUREMENT} has no effect: it holds the run to measure; remove it")
     return texts
 
@@ -202,7 +189,6 @@ def _ms(seconds: float) -> float:
 def _news(
     here: Here, state: str, conditions: tuple[Condition, Condition], stored: Mapping[str, tuple[str, str]]
 ) -> Iterator[Notice]:
-    """What is worth an Event: another state, and a spec that is not followed."""
     accepted, done = conditions
     if here.one.status.get("state") != state:
         kind = "Warning" if state == FAILED else "Normal"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.uri import HubModel
 from modelyard.objects import Key
+from modelyard.objects.documents import mapping
 from modelyard.objects.kinds import NAMESPACES, PODS
 from modelyard.reconcile.plan import World
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
@@ -41,7 +42,7 @@ SCENARIOS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("image-to-text", "image-to-embeddings"), ("I(512,512)", "I(1024,512)", "I(2048,2048)")),
 }
 """What is measured where a spec does not say."""
-_BACKENDS = {one: one for one in ("openai", "vllm", "sglang", "cohere", "oci-cohere")}
+_BACKENDS = ("openai", "vllm", "sglang", "cohere", "oci-cohere")
 _TOKENIZER = re.compile(r"(/|[A-Za-z0-9])[A-Za-z0-9._/@:-]{0,499}\Z")
 
 
@@ -165,14 +166,11 @@ def _service(
     if not all(one.ready for one in pods):
         behind = next(one.key.name for one in pods if not one.ready)
         raise Waits("ServiceNotReady", f"{called}: pod {behind} is not ready yet")
-    address = status.get("address")
-    offered = [status.get("url"), address.get("url") if isinstance(address, Mapping) else None]
+    offered = (status.get("url"), mapping(status.get("address")).get("url"))
     urls = [one.rstrip("/") for one in offered if isinstance(one, str) and one]
-    url = next((one for one in urls if is_of_namespace(one, service.key.namespace)), None)
-    if (
-        url is None
-        and (url := next((one for one in urls if settings.hosts.refusal(one, "measured") is None), None)) is None
-    ):
+    inside = (one for one in urls if is_of_namespace(one, service.key.namespace))
+    listed = (one for one in urls if settings.hosts.refusal(one, "measured") is None)
+    if (url := next(chain(inside, listed), None)) is None:
         raise Waits("ServiceNotReady", f"{called} has no URL inside the cluster in its status")
     made, kept = recorded(service), _model(service, world)
     replicas = {kind: sum(one.component == kind for one in pods) for kind in sorted({one.component for one in pods})}
@@ -189,18 +187,10 @@ def _service(
 
 
 def _model(service: StoredService, world: World) -> Offered | None:
-    """The model that was rolled out."""
     kind, _, text = recorded(service).get(MODEL, "").partition("/")
     name = text.rpartition("@")[0]
-    places = {
-        BASE_MODELS.kind: (BASE_MODELS, service.key.namespace),
-        CLUSTER_BASE_MODELS.kind: (CLUSTER_BASE_MODELS, ""),
-    }
-    if kind not in places:
-        return None
-    store, namespace = places[kind]
-    found: Offered | None = world[store].get(Key(namespace, name))
-    return found
+    places = ((BASE_MODELS, service.key.namespace), (CLUSTER_BASE_MODELS, ""))
+    return next((world[store].get(Key(space, name)) for store, space in places if store.kind == kind), None)
 
 
 def _tokenizer(
@@ -228,9 +218,7 @@ def _backend(service: StoredService) -> str:
     runner = (spec.get("engine") or {}).get("runner") or {}
     said = {one.get("name"): one.get("value") for one in runner.get("env") or () if isinstance(one, Mapping)}
     asked = str((spec.get("model") or {}).get("protocolVersion") or said.get("PROTOCOL_VERSION") or "openai")
-    if (found := _BACKENDS.get(asked.lower())) is None:
-        known = ", ".join(_BACKENDS)
-        raise Refusal(
-            "BackendUnknown", "spec.endpoint.inferenceService", f"it speaks {asked[:60]!r}", f"known are {known}"
-        )
-    return found
+    if asked.lower() not in _BACKENDS:
+        problem, remedy = f"it speaks {asked[:60]!r}", f"known are {', '.join(_BACKENDS)}"
+        raise Refusal("BackendUnknown", "spec.endpoint.inferenceService", problem, remedy)
+    return asked.lower()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, MeasurementReport
 from modelyard.models.running import JobEnd, container_words, job_end
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut, printable
+from modelyard.objects.documents import cut, mapping, printable
 from modelyard.objects.parse import controller_of, epoch, key_of, texts
 from modelyard.reconcile.memory import Count, Seconds, parse_memory
 from modelyard.reconcile.plan import CLAIM, FAILED, Subject
@@ -119,16 +119,14 @@ def benchmark(obj: Object) -> StoredBenchmark:
     metadata = obj["metadata"]
     annotations = texts(metadata.get("annotations"))
     spec, problem = read_spec(obj.get("spec"), metadata["name"])
-    asked = obj.get("spec")
-    status = obj.get("status")
-    status = dict(status) if isinstance(status, Mapping) else {}
+    status = dict(mapping(obj.get("status")))
     conditions = status.get("conditions")
     status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
     memory, damaged = parse_memory(Memory, MEMORY, annotations.get(MEMORY))
     return StoredBenchmark(
         Subject.of(BENCHMARK_JOBS, obj),
         spec,
-        asked if isinstance(asked, Mapping) else {},
+        mapping(obj.get("spec")),
         problem,
         status,
         memory,
@@ -263,11 +261,6 @@ def engine_pod(obj: Object) -> EnginePod | None:
     model = next(filter(None, map(served_name, spec.get("containers") or ())), "")
     life = f"{metadata.get('uid')}/{restarts}"
     return EnginePod(key_of(obj), labels.get(names.SERVICE, ""), component, ready, life, model)
-
-
-def of_service(one: EnginePod) -> Iterable[object]:
-    """Index of pods: the service they are of."""
-    return ((one.key.namespace, one.service),)
 
 
 def words(text: str) -> str:

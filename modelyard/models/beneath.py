@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -143,6 +143,17 @@ class Beneath:
             return sorted(os.listdir(opened))  # noqa: PTH208
         finally:
             os.close(opened)
+
+
+def folders_above(names: Iterable[str]) -> set[str]:
+    """All folders that files of these names are in."""
+    found: set[str] = set()
+    for name in names:
+        folder = name.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def parts(name: str, what: str) -> list[str]:

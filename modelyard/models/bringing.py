@@ -94,10 +94,9 @@ def deliver(wish: Wish, site: Site, now: float) -> Leg:
         soon = ("another attempt",) if not failed and done.next - now <= SOON else ()
         return replace(wait, label=FAILED if failed else UPDATING, awaits=soon)
     if stale:  # a Job for what was wanted before may still write: first it has to be gone
-        halt = replace(
-            said, reason="Stopping", message="what was wanted before is being stopped", awaits=("Jobs to stop",)
-        )
-        return replace(halt, entry=_updating(entry, wish, done))
+        said = replace(said, entry=_updating(entry, wish, done))
+        why = "what was wanted before is being stopped"
+        return replace(said, reason="Stopping", message=why, awaits=("Jobs to stop",))
     if any(other.deleting for other in site.jobs):
         return replace(said, reason="Stopping", message="a Job is being stopped", awaits=("Jobs to stop",))
     if wish.lacks:
@@ -120,7 +119,6 @@ def _without_secret(said: Leg, wish: Wish, entry: ReportEntry | None) -> Leg | N
 
 
 def _of_secret(secret: Key, presence: Presence) -> tuple[str, str]:
-    """Reason and message of a Secret that no Job can be handed."""
     if presence is Presence.ABSENT:
         return "SecretNotFound", f"Secret {secret} does not exist: create it, or correct spec.storage.key"
     if presence is Presence.FORBIDDEN:
@@ -180,7 +178,6 @@ def _entry(wish: Wish, status: str, done: Delivered) -> ReportEntry:
 
 
 def _published(done: Delivered) -> dict[str, Any] | None:
-    """What was found, under the published names."""
     try:
         found = fill(
             BaseModelSpec.model_validate({"storage": {"storageUri": done.uri}}), Facts.model_validate(done.facts)
@@ -239,7 +236,6 @@ def _start(wish: Wish, site: Site, purpose: str, done: Delivered, reason: str, m
 
 
 def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered, now: float) -> Leg:
-    """A Job is there and has not ended."""
     pod = site.pods.get(job.uid)
     status = FAILED if done.failed and done.fingerprint == wish.goal.fingerprint else UPDATING
     entry = site.entry
@@ -288,33 +284,19 @@ def _active(said: Leg, job: ModelJob, site: Site, wish: Wish, done: Delivered, n
 
 
 def _ended(wish: Wish, said: Leg, job: ModelJob, site: Site, done: Delivered, now: float) -> Leg:
-    """A Job has ended: what it said is written down, then it goes."""
     pod = site.pods.get(job.uid)
     outcome, ended = outcome_of(job, pod), job.ended or now
     leg = replace(said, delete=(*said.delete, gone(job)), job=job, pod=pod)
     if outcome.outcome == "Fetched":
-        kept = {
-            "revision",
-            "manifest_sha256",
-            "bytes",
-            "files",
-            "seconds",
-            "fetched_bytes",
-            "from_store",
-            "weights",
-            "facts",
-        }
-        update = {name: getattr(outcome, name) for name in (*kept, "facts_error")}
+        update = outcome.model_dump(exclude={"outcome", "reason", "message", "retryable", "retry_after"})
         update |= {"finished": ended, "verified": 0.0, "nudge": job.task.nudge}
         entry = _entry(wish, READY, replace_done(Delivered(left=_left(done, wish)), wish, **update))
         return replace(
             leg, stage=NodeStage.ACTIVE, reason="Marking", message="it is written down", label=READY, entry=entry
         )
-    if outcome.outcome == "Verified" and job.task.purpose == CHECK:
-        entry = _entry(wish, READY, done.model_copy(update={"verified": max(ended, job.task.verify)}))
-        return replace(leg, stage=NodeStage.READY, reason="Delivered", message="", label=READY, entry=entry)
     if job.task.purpose == CHECK:
-        if outcome.retryable and outcome.reason not in ("Damaged", "Corrupt"):  # the check itself could not be made
+        is_unmade = outcome.retryable and outcome.reason not in ("Damaged", "Corrupt")  # the check could not be made
+        if outcome.outcome == "Verified" or is_unmade:
             entry = _entry(wish, READY, done.model_copy(update={"verified": max(ended, job.task.verify)}))
             return replace(leg, stage=NodeStage.READY, reason="Delivered", message="", label=READY, entry=entry)
         damaged = {"fingerprint": "", "reason": "FilesChanged", "message": outcome.message or "its files have changed"}

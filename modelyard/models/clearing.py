@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from modelyard.models import jobs
 from modelyard.models.jobs import REMOVE
@@ -45,10 +47,8 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
     if stale or (not lost and any(one.deleting for one in site.jobs)):
         return replace(leg, delete=stale)
     if kept:
-        left = replace(
-            leg, stage=NodeStage.GONE, reason="Retained" if model.retain else "Removed", message="", entry=None
-        )
-        return replace(left, delete=(gone(job),) if job is not None else ())
+        reason, delete = "Retained" if model.retain else "Removed", (gone(job),) if job is not None else ()
+        return replace(leg, stage=NodeStage.GONE, reason=reason, message="", entry=None, delete=delete)
     if lost and job is None:
         why = f"the node has not been ready for {GONE_AFTER / 60:.0f} minutes: its files are left there"
         return replace(leg, stage=NodeStage.GONE, reason="NodeGone", message=why, entry=None)
@@ -79,8 +79,7 @@ def remove(wish: Wish, site: Site, now: float) -> Leg:
     # The pause after a failed fetch holds up no removal.
     if done.fingerprint == REMOVE and now < done.next:
         return replace(leg, reason=done.reason, message=done.message, due=done.next)
-    made = _removal(wish, site, roots[0], done)
-    return replace(leg, apply=(made.manifest,))
+    return replace(leg, apply=(_removal(wish, site, roots[0], done),))
 
 
 def stand_aside(leg: Leg) -> Leg:
@@ -97,8 +96,7 @@ def tidy(leg: Leg, wish: Wish, site: Site, left: tuple[str, ...], now: float) ->
     ours = [one for one in site.jobs if one.task.purpose == REMOVE and one.task.root in left]
     job = next((one for one in ours if not one.deleting), None)
     if job is None and not ours:
-        made = _removal(wish, site, left[0], site.entry.delivered)
-        return replace(leg, apply=(made.manifest,), entry=entry)
+        return replace(leg, apply=(_removal(wish, site, left[0], site.entry.delivered),), entry=entry)
     if job is None or job.state == "Active":
         return replace(leg, entry=entry)
     if outcome_of(job, site.pods.get(job.uid)).outcome == "Removed":
@@ -109,8 +107,7 @@ def tidy(leg: Leg, wish: Wish, site: Site, left: tuple[str, ...], now: float) ->
     return replace(leg, delete=(*leg.delete, gone(job)) if now >= again else leg.delete, due=again, entry=entry)
 
 
-def _removal(wish: Wish, site: Site, root: str, done: Delivered) -> jobs.Made:
-    """The Job that removes what the model has below a root."""
+def _removal(wish: Wish, site: Site, root: str, done: Delivered) -> Mapping[str, Any]:
     model = wish.model
     task = Task(
         purpose=REMOVE,
@@ -121,4 +118,4 @@ def _removal(wish: Wish, site: Site, root: str, done: Delivered) -> jobs.Made:
         root=root,
         path=done.path,
     )
-    return jobs.make(model, wish.goal, task, wish.settings, wish.home, site.node, in_use(site, root))
+    return jobs.make(model, wish.goal, task, wish.settings, wish.home, site.node, in_use(site, root)).manifest

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from modelyard.models.beneath import folders_above
 from modelyard.models.errors import FetchError
 from modelyard.models.pace import DiskLimits, Pace
 from modelyard.models.sources import SourceFile
@@ -35,16 +36,9 @@ class DiskUse:
 
 def disk_use(files: Iterable[tuple[str, int]], block: int) -> DiskUse:
     """Return what files, as (name, bytes to come), take of a disk with blocks of this size."""
-    size = count = 0
-    folders: set[str] = set()
-    for name, length in files:
-        size += -(-length // block) * block
-        count += 1
-        folder = name.rpartition("/")[0]
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
-    return DiskUse(size, count + len(folders))
+    sizes = dict(files)
+    size = sum(-(-length // block) * block for length in sizes.values())
+    return DiskUse(size, len(sizes) + len(folders_above(sizes)))
 
 
 def reserved_bytes(remaining: int, rate: float | None) -> int:
@@ -141,10 +135,7 @@ class DiskReservation:
                 )
 
     def _namespace_use(self, block: int) -> DiskUse:
-        """Sum up the namespace's other entries: complete ones as listed, partial ones as they are on the disk.
-
-        The entry that this one replaces does not count: else no model of more than half a share could be updated.
-        """
+        """The entry that this one replaces does not count: else no model of more than half a share could be updated."""
         digests = {
             digest
             for record in self._store.records()

@@ -45,6 +45,11 @@ def unexpected(error: BaseException, hidden: Iterable[str] = (), remedy: str = "
     return FetchError("InternalError", message, retryable=isinstance(error, OSError))
 
 
+def unavailable(message: str, wait: float | None = None) -> FetchError:
+    """The error of a source that may answer later; ``wait``: seconds that it has asked to be left alone."""
+    return FetchError("SourceUnavailable", message, retryable=True, retry_after=wait)
+
+
 def invalid_uri(uri: str, problem: str, remedy: str) -> FetchError:
     """A URI that says nothing; what is quoted of it is bounded."""
     shown = uri if len(uri) <= 200 else uri[:200] + "…"

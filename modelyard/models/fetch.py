@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.models.disk_space import DiskReservation
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.journal import PartsJournal
-from modelyard.models.pace import Pace, WatchedThreads
+from modelyard.models.pace import Pace, WatchedThreads, one_by_one
 from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
 from modelyard.models.store import EXPECTED, FileManifest, Kept, NodeStore, storage_error
 from modelyard.models.transfer_rate import time_limit
@@ -38,8 +38,6 @@ _AS_IT_IS = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
 
 @dataclass(slots=True)
 class _Work:
-    """One file under way."""
-
     index: int
     file: SourceFile
     done: set[int] = field(default_factory=set)
@@ -59,7 +57,6 @@ class _Work:
     sums: list[Any] = field(default_factory=list)
 
     def restart(self) -> None:
-        """Checksums from the first byte on."""
         self.hashed = 0
         self.sums = [hashlib.sha256()]
         if self.file.git_sha1:
@@ -120,7 +117,6 @@ class Download:
         return self._publish()
 
     def _adopt(self) -> None:
-        """What the journal says and the disk has. After another boot, the disk is read to know."""
         journal = self.journal
         for index in list(journal.files):
             name = self._name(self.files[index]) if index < len(self.files) else ""
@@ -134,10 +130,7 @@ class Download:
                 del journal.parts[index]
 
     def _borrow(self) -> None:
-        """Files that another revision of this source has here: linked, where they still are what they were.
-
-        Only of the same source: that it lists a checksum proves no right to files of another one.
-        """
+        """Only of the same source: that it lists a checksum proves no right to files of another one."""
         known: dict[tuple[object, ...], tuple[str, str]] = {}
         for digest in self.store.home.names("entries"):
             manifest = self.store.manifest(digest)
@@ -171,22 +164,13 @@ class Download:
         parallel = self.pace.limits.parallel
         parts = sum(self._parts_of(one.file) - len(one.done) for one in work)
         self._together = max(1, min(TOGETHER, parts // (2 * parallel)))
-        queue = self._requests(work)
-        lock = threading.Lock()
         total = sum(file.size for file in self.files)
-
-        def pull() -> None:
-            while True:
-                with lock:
-                    item = next(queue, None)
-                if item is None:
-                    return
-                self._fetch(*item)
 
         def supervise() -> None:
             self._check_files(work)
             self._reservation.renew(lambda: total - self.pace.bytes)
 
+        pull = one_by_one(self._requests(work), lambda item: self._fetch(*item))
         threads = WatchedThreads(self.pace, min(parallel, parts + len(work)), pull)
         try:
             threads.run(supervise)
@@ -198,7 +182,6 @@ class Download:
                         os.close(one.fd)
 
     def _check_files(self, work: Sequence[_Work]) -> None:
-        """Raise FetchError for a file that takes longer than the minimum rate allows, while others go on."""
         limits, now = self.pace.limits, self.pace.waited()
         if not limits.required_rate:
             return
@@ -273,12 +256,15 @@ class Download:
                         got += size
                         self.pace.took(size)
                         while parts and (got >= length or got >= (parts.start + 1) * self._size - start):
-                            self._there(work, parts.start)
+                            with work.lock:
+                                work.done.add(parts.start)
+                            if self._parts_of(work.file) > 1:
+                                self.journal.note("p", work.index, parts.start)
                             parts = parts[1:]
                         if got < length:
                             self.pace.throttle()
                     if got < length:
-                        raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
+                        raise unavailable(f"{work.file.name}: ended early")
                     self.pace.answered(asked)
                 except RangesIgnored:
                     self.pace.count(size=-(got % self._size))
@@ -290,13 +276,6 @@ class Download:
             if mine:
                 with work.lock:
                     work.hashing = False
-
-    def _there(self, work: _Work, part: int) -> None:
-        """A part is on the disk."""
-        with work.lock:
-            work.done.add(part)
-        if self._parts_of(work.file) > 1:
-            self.journal.note("p", work.index, part)
 
     def _read_whole(self, work: _Work) -> None:
         """From a server that knows no ranges: by one thread, and from the first byte after each interruption."""
@@ -327,7 +306,7 @@ class Download:
                         self.pace.took(len(chunk))
                         self.pace.throttle()
                     if got < work.file.size:
-                        raise FetchError("SourceUnavailable", f"{work.file.name}: ended early", retryable=True)
+                        raise unavailable(f"{work.file.name}: ended early")
                     self.pace.answered(got)
                     with work.lock:
                         work.done |= parts
@@ -364,7 +343,6 @@ class Download:
                     work.hashing = False
 
     def _finish(self, work: _Work) -> None:
-        """All parts are there: size and checksums as listed, or once more."""
         file = work.file
         self._hash(work)
         sums = [one.hexdigest() for one in work.sums]
@@ -391,7 +369,6 @@ class Download:
         self.pace.count(files=1)
 
     def _publish(self) -> FileManifest:
-        """On the disk, then visible: a whole entry by one rename, repaired files by one each."""
         home, entry = self.store.home, f"entries/{self.digest}"
         sums = self.journal.files
         old = self.store.manifest(self.digest)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from modelyard.models.beneath import parts
-from modelyard.models.errors import FetchError
+from modelyard.models.beneath import folders_above, parts
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import SourceFile
 from modelyard.models.weight_sets import NoSuchWeights, choose_weights
 
@@ -73,9 +73,7 @@ def choose(files: Iterable[SourceFile], rules: FileRules) -> FileChoice:
 def _is_wanted(file: SourceFile, rules: FileRules) -> bool:
     if rules.accelerator is not None and f"/{rules.accelerator}/" not in f"/{file.key}":
         return False
-    if _matches(file.name, rules.exclude):
-        return False
-    return not rules.include or _matches(file.name, rules.include)
+    return not _matches(file.name, rules.exclude) and (not rules.include or _matches(file.name, rules.include))
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -83,7 +81,6 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _check_names(files: Sequence[SourceFile]) -> None:
-    folders: set[str] = set()
     names: dict[str, str] = {}
     for file in files:
         *above, _ = parts(file.name, "the file name")
@@ -104,13 +101,8 @@ def _check_names(files: Sequence[SourceFile]) -> None:
                 " them in storage.parameters.exclude",
             )
         if file.size < 0:
-            raise FetchError(
-                "SourceUnavailable", f"{file.name[:200]!r} is listed with {file.size} bytes", retryable=True
-            )
+            raise unavailable(f"{file.name[:200]!r} is listed with {file.size} bytes")
         names[plain] = file.name
-        folder = file.name.rpartition("/")[0]
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
+    folders = folders_above(names.values())
     if both := min((name for name in names.values() if name in folders), default=None):
         raise FetchError("HostileName", f"{both[:200]!r} is a file and a folder; rename one of them at the source")

@@ -31,6 +31,14 @@ REPORT = "/dev/termination-log"
 CREDENTIALS = "/var/run/modelyard/credentials"
 AUTHORITIES = "/etc/modelyard"
 CLAIM_FOLDER = "/mnt/claim"
+CONFINED: Mapping[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONFINED_POD = {"restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False}
+"""What keeps a container, and its pod, to the least rights."""
 PATIENCE = 120
 """Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
 _TIME_TO_REPORT = 60
@@ -77,7 +85,8 @@ def target(model: StoredModel, settings: DeliverySettings) -> Goal:
     parameters = storage.parameters or {}
     content = [storage.storage_uri, storage.path or "", storage.key or "", parameters, storage.download_policy or ""]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    if "endpoint" in parameters and (why := settings.refusal(parameters["endpoint"])) is not None:
+    endpoint = parameters.get("endpoint")
+    if endpoint is not None and (why := settings.hosts.refusal(endpoint, "fetched from")) is not None:
         raise NotAllowed("EndpointNotAllowed", why)
     if isinstance(uri, Bucket):
         try:
@@ -210,18 +219,10 @@ def make(
             "requests": {"cpu": settings.cpu, "memory": settings.memory},
             "limits": {"memory": settings.memory},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsUser": settings.run_as_user,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {**CONFINED, "runAsUser": settings.run_as_user},
     }
     pod: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
+        **CONFINED_POD,
         "tolerations": [dict(one) for one in settings.tolerations],
         "containers": [container],
         "volumes": volumes,
@@ -328,7 +329,7 @@ def _arguments(
     endpoint = parameters.get("endpoint") or (settings.hub_endpoint if isinstance(model.uri, HubModel) else None)
     if endpoint:
         given.append(f"--endpoint={endpoint}")
-        if "endpoint" in parameters and not settings.names(endpoint):
+        if "endpoint" in parameters and not settings.hosts.names(endpoint):
             given.append("--public")
     if region := parameters.get("region"):
         given.append(f"--region={region}")

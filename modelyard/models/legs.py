@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -189,8 +189,3 @@ def told(progress: TransferProgress) -> str:
 def gone(job: ModelJob) -> Child:
     """A Job that is to go, with its pod and its Secret. It is there until its pod, which may still write, has ended."""
     return Child(JOBS, job.key, job.uid, earlier=job.task.uid)
-
-
-def sum_of(legs: Iterable[Leg], stage: NodeStage) -> int:
-    """How many parts are so far."""
-    return sum(leg.stage is stage for leg in legs)

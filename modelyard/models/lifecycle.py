@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from modelyard.models import bringing, clearing, jobs, legs, names, running, settings, story, world
 from modelyard.models.legs import Leg, NodeStage, Site, Wish
@@ -59,13 +59,28 @@ _ALL_MODELS = tuple(
     Want(
         kind,
         partial(world.model, kind),
-        indexes={"source": world.source_of, "called": world.called},
+        indexes={
+            "source": lambda one: (one.source,) if one.waiting else (),
+            "called": lambda one: (one.label, one.entry),  # what nodes know it by
+        },
         wish=wish_of(world.NUDGE, world.VERIFY, world.LIFECYCLE),
         namespace="",
         use="models",
     )
     for kind in names.KINDS
 )
+_OF_NODES: Final = {"model": lambda one: (label for label in one.labels if label.startswith(names.PREFIX))}
+_OF_REPORTS: Final = {"model": lambda one: one.entries}
+_OF_JOBS: Final = {
+    "model": lambda one: (one.model,),
+    "source": lambda one: (one.task.source,) if one.state == "Active" and one.task.source else (),
+    "removes": lambda one: (one.task.namespace,) if one.state == "Active" and one.task.purpose == jobs.REMOVE else (),
+}
+_OF_PODS: Final = {
+    "waits": lambda one: one.labels,
+    "job": lambda one: (one.job,) if one.job else (),
+    "node": lambda one: (one.node,) if one.mounts else (),
+}
 
 
 @dataclass(eq=False)
@@ -88,12 +103,12 @@ class ModelDelivery:
         """All models (they share sources), nodes, what is made for models, and the pods that wait for one."""
         return (
             *_ALL_MODELS,
-            Want(NODES, world.node, cached=True, indexes={"model": world.labels_of}, use="models"),
+            Want(NODES, world.node, cached=True, indexes=_OF_NODES, use="models"),
             Want(
                 CONFIG_MAPS,
                 world.report,
                 label_selector=f"{names.REPORT_LABEL}=true",
-                indexes={"model": world.entries_of},
+                indexes=_OF_REPORTS,
                 largest=_LARGEST_REPORT,
                 namespace=self.home,
                 called=REPORTS,
@@ -109,14 +124,14 @@ class ModelDelivery:
                 JOBS,
                 running.job,
                 label_selector=MODEL,
-                indexes={"model": running.model_of, "source": running.busy_at, "removes": running.removes_of},
+                indexes=_OF_JOBS,
                 namespace="",
             ),
             Want(
                 PODS,
                 running.pod,
                 cached=True,
-                indexes={"waits": running.waits_of, "job": running.job_of, "node": running.mounted_on},
+                indexes=_OF_PODS,
                 use="models",
                 namespace="",
             ),
@@ -181,11 +196,8 @@ class ModelDelivery:
         return str(_exclusion(model, node, found) or "")
 
     def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
-        """Of the parts that would begin, as many as have their turn at the source; the others stand aside.
-
-        Of the namespaces that wait the one with the fewest turns is next, and none has more than its share, whatever
-        its models, its pods and the statuses that it may have written itself say.
-        """
+        """Of the namespaces that wait the one with the fewest turns is next, and none has more than its share, whatever
+        its models, its pods and the statuses that it may have written itself say."""
         model, share = wish.model, wish.settings.share
         busy = [one for one in world[JOBS].by("source", model.source) if one.key.namespace == self.home]
         turns = Counter(one.task.namespace for one in busy)
@@ -220,7 +232,6 @@ class ModelDelivery:
         return sites
 
     def _is_full(self, node: str, namespace: str, world: World) -> bool:
-        """Return whether a node's report has no room for another model: a namespace's have half of it."""
         report: NodeReport | None = world[REPORTS].get(Key(self.home, node))
         return report is not None and (report.size > FULL or bool(namespace and report.of(namespace) > FULL // 2))
 
@@ -288,9 +299,8 @@ class ModelDelivery:
         if len(removals) >= MOST_REMOVALS:
             parts = [clearing.stand_aside(leg) if leg.apply else leg for leg in parts]
         plan = self._with(story.removing(model, parts, now), model, parts, world)
-        claimed = [one for one in world[JOBS].by("model", model.identifier) if one.key.namespace != self.home]
-        if model.key.namespace:
-            claimed = [one for one in claimed if one.key.namespace == model.key.namespace]
+        space, ours = model.key.namespace, world[JOBS].by("model", model.identifier)
+        claimed = [one for one in ours if one.key.namespace != self.home and space in ("", one.key.namespace)]
         gone = tuple(legs.gone(one) for one in claimed if not one.deleting)
         plan = replace(plan, delete=(*plan.delete, *gone))
         if all(leg.stage is NodeStage.GONE for leg in parts) and len(parts) <= MOST_AT_ONCE:
@@ -432,6 +442,5 @@ def _pods(ours: Iterable[ModelJob], world: World) -> dict[str, ModelPod]:
 
 
 def _parent_facts(parts: Iterable[Leg]) -> ReportEntry | None:
-    """The entry that the model's facts are taken from: of the nodes that are ready, the newest."""
     ready = [leg.entry for leg in parts if leg.stage is NodeStage.READY and leg.entry is not None]
     return max(ready, key=lambda entry: entry.delivered.finished, default=None)

@@ -23,7 +23,7 @@ from modelyard.models.pace import Limits, Pace
 from modelyard.models.source_access import list_files, prove_access
 from modelyard.models.sources import Credentials, ModelSource, open_source
 from modelyard.models.store import HOME, FileManifest, InUse, ModelRecord, NodeStore, digest_of
-from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel, parse
+from modelyard.models.uri import ClaimFolder, LocalFolder, VendorModel, parse
 from modelyard.objects.documents import counted, printable
 
 REPORT_LIMIT = 4096
@@ -153,34 +153,30 @@ def fetch(request: FetchRequest, report: Report, progress: Progress) -> None:
         _look(uri, request, report)
         return
     with NodeStore(request.root) as store:
-        _fetch(store, uri, request, report, progress)
-
-
-def _fetch(store: NodeStore, uri: StorageURI, request: FetchRequest, report: Report, progress: Progress) -> None:
-    path = store.relative(request.path, request.below)
-    record = ModelRecord(request.model, path, request.uri, rules=request.rules.digest, uid=request.uid)
-    with store.locked():
-        before = store.record(request.model)
-        if before is not None and before.uid not in ("", request.uid):
-            store.disown(before, request.uid, request.in_use, time.time())
+        path = store.relative(request.path, request.below)
+        record = ModelRecord(request.model, path, request.uri, rules=request.rules.digest, uid=request.uid)
+        with store.locked():
             before = store.record(request.model)
-    if request.reuse and before and before.entry and before.has_content_of(record):
-        manifest = store.manifest(before.entry)
-        if manifest is not None and not store.missing(before.entry, manifest):
-            report.weights = before.weights
-            _done(report, manifest, store, before.entry, "a complete copy is there, and may be used again")
-            return
-    source = open_source(
-        uri,
-        Credentials(request.credentials),
-        endpoint=request.endpoint,
-        region=request.region,
-        style=request.style,
-        token_key=request.token_key,
-        parallel=request.limits.parallel,
-        public=request.public,
-    )
-    bring_settled(store, source, record, request, report, progress)
+            if before is not None and before.uid not in ("", request.uid):
+                store.disown(before, request.uid, request.in_use, time.time())
+                before = store.record(request.model)
+        if request.reuse and before and before.entry and before.has_content_of(record):
+            manifest = store.manifest(before.entry)
+            if manifest is not None and not store.missing(before.entry, manifest):
+                report.weights = before.weights
+                _done(report, manifest, store, before.entry, "a complete copy is there, and may be used again")
+                return
+        source = open_source(
+            uri,
+            Credentials(request.credentials),
+            endpoint=request.endpoint,
+            region=request.region,
+            style=request.style,
+            token_key=request.token_key,
+            parallel=request.limits.parallel,
+            public=request.public,
+        )
+        bring_settled(store, source, record, request, report, progress)
 
 
 def bring_settled(
@@ -225,8 +221,7 @@ def bring(
         before = store.record(record.model)
         is_proved = before is not None and (before.entry, before.uid) == (digest, record.uid)
         store.check_path(record)
-        wanting = before or record
-        store.write(replace(wanting, wanted=digest))
+        store.write(replace(before or record, wanted=digest))
     if before is not None and before.wanted not in (None, digest):
         store.collect()  # What was begun of an earlier state is in nobody's way, and in no namespace's share.
 
@@ -269,34 +264,27 @@ def bring(
 def check(root: Path, model: str, report: Report, *, quick: bool) -> None:
     """Every file of a model against its manifest; what is damaged is noted for the next fetch."""
     with NodeStore(root) as store:
-        _check(store, model, report, quick)
-
-
-def _check(store: NodeStore, model: str, report: Report, quick: bool) -> None:
-    root, record = store.root, store.record(model)
-    manifest = store.manifest(record.entry) if record and record.entry else None
-    if record is None or record.entry is None or manifest is None:
-        raise FetchError("Damaged", f"{model} has no complete files below {root}; fetch it", retryable=True)
-    with store.locked():
-        at = store.disk.lstat(record.path)
-    names = store.missing(record.entry, manifest)
-    gone = len(names)
-    if not quick:
-        for file in manifest.files:
+        record = store.record(model)
+        manifest = store.manifest(record.entry) if record and record.entry else None
+        if record is None or record.entry is None or manifest is None:
+            raise FetchError("Damaged", f"{model} has no complete files below {root}; fetch it", retryable=True)
+        with store.locked():
+            at = store.disk.lstat(record.path)
+        names = store.missing(record.entry, manifest)
+        gone, files = len(names), () if quick else manifest.files
+        for file in files:
             if file.name not in names and store.hash_of(f"entries/{record.entry}/files/{file.name}") != file.sha256:
                 names.add(file.name)
-    store.note_damaged(record.entry, names)
-    _fill(report, manifest)
-    if names or at is None:
-        some = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
-        what = f"{gone} of {len(manifest.files)} files are gone, {len(names) - gone} are changed: {some}"
-        if not names:
-            what = f"the link {root / record.path} is gone"
-        raise FetchError("Damaged", f"{model}: {what[:1000]}; fetch it again", retryable=True)
-    report.outcome, report.message = (
-        "Verified",
-        f"{counted(len(manifest.files), 'file is as it was', 'files are as they were')} fetched",
-    )
+        store.note_damaged(record.entry, names)
+        _fill(report, manifest)
+        if names or at is None:
+            some = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
+            what = f"{gone} of {len(manifest.files)} files are gone, {len(names) - gone} are changed: {some}"
+            if not names:
+                what = f"the link {root / record.path} is gone"
+            raise FetchError("Damaged", f"{model}: {what[:1000]}; fetch it again", retryable=True)
+        report.outcome = "Verified"
+        report.message = f"{counted(len(manifest.files), 'file is as it was', 'files are as they were')} fetched"
 
 
 def remove(root: Path, model: str, in_use: InUse, report: Report) -> None:

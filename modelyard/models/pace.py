@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import Chunk
 from modelyard.models.transfer_rate import REQUEST_BYTES, TransferWindow
 from modelyard.objects.documents import amount
+
+T = TypeVar("T")
 
 MIB = 1 << 20
 MINIMUM_RATE = 128 << 10
@@ -228,6 +231,21 @@ class Pace:
                 " minimumRate",
                 retryable=True,
             )
+
+
+def one_by_one(items: Iterable[T], do: Callable[[T], None]) -> Callable[[], None]:
+    """Return the work of threads that share items: each takes the next one until none is left."""
+    queue, lock = iter(items), threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                item = next(queue, None)
+            if item is None:
+                return
+            do(item)
+
+    return work
 
 
 class WatchedThreads:

@@ -50,27 +50,26 @@ def exclusion_by_labels(selector: Mapping[str, str] | None, field: str, labels: 
 
 
 def exclusion_by_affinity(affinity: Any, field: str, name: str, labels: Mapping[str, str]) -> Exclusion | None:
-    """Name the expression of the nearest required term that does not hold for a node."""
-    if selects(affinity, name, labels):
+    """Name the expression of the nearest required term of a core/v1 NodeAffinity that does not hold for a node.
+
+    Only its required part counts. Whatever cannot be read matches nothing, as an invalid term does in the scheduler.
+    """
+    required = mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
         return None
-    required = mapping(mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution"))
-    terms = _list(required.get("nodeSelectorTerms"))
+    terms = _list(mapping(required).get("nodeSelectorTerms"))
     if not terms:
         return Exclusion(f"excluded by {field}, which has no nodeSelectorTerms")
-    failing: list[tuple[int, int, Mapping[str, Any] | None, Mapping[str, str]]] = []
-    for number, term in enumerate(terms, 1):
-        expressions, fields = (_list(mapping(term).get(part)) for part in ("matchExpressions", "matchFields"))
-        false = [(item, labels) for item in expressions if not _expression(item, labels)]
-        by_name = {"metadata.name": name}
-        false += [(item, by_name) for item in fields if not _expression(item, by_name, fields=True)]
-        if not false:
-            failing.append((1, number, None, {}))
-            continue
-        failing.append((len(false), number, mapping(false[0][0]), false[0][1]))
-    _, number, expression, values = min(failing, key=lambda term: term[:2])
+    number, failing = min(
+        ((number, _failing(term, name, labels)) for number, term in enumerate(terms, 1)), key=lambda one: len(one[1])
+    )
+    if not failing:
+        return None
+    first, values = failing[0]
     cause = f"excluded by term {number} of {field}"
-    if expression is None:
+    if values is None:
         return Exclusion(f"{cause}: it is empty, and an empty term matches no node")
+    expression = mapping(first)
     key = expression.get("key")
     value = values.get(key) if isinstance(key, str) and values is labels else None
     return Exclusion(f"{cause}: {_expression_text(expression)}", f"{key}={value}" if value is not None else "")
@@ -108,27 +107,16 @@ def describe_exclusions(exclusions: Iterable[Exclusion]) -> str:
     return f"{none}: {'; '.join(few(causes, 3))}"
 
 
-def selects(affinity: Any, name: str, labels: Mapping[str, str]) -> bool:
-    """Return whether a core/v1 NodeAffinity means a node of this name and these labels.
-
-    Only its required part counts. Whatever cannot be read matches nothing, as an invalid term does in the scheduler.
-    """
-    if affinity is None:
-        return True
-    required = mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is None:
-        return True
-    terms = _list(mapping(required).get("nodeSelectorTerms"))
-    return any(_term(term, name, labels) for term in terms)
-
-
-def _term(term: Any, name: str, labels: Mapping[str, str]) -> bool:
+def _failing(term: Any, name: str, labels: Mapping[str, str]) -> list[tuple[Any, Mapping[str, str] | None]]:
+    """The expressions of a term that do not hold, each with the values that it is about (``None``: an empty term)."""
     expressions, fields = (_list(mapping(term).get(part)) for part in ("matchExpressions", "matchFields"))
-    if not expressions and not fields:  # an empty term matches nothing
-        return False
-    return all(_expression(one, labels) for one in expressions) and all(
-        _expression(one, {"metadata.name": name}, fields=True) for one in fields
-    )
+    if not expressions and not fields:
+        return [({}, None)]
+    by_name = {"metadata.name": name}
+    false: list[tuple[Any, Mapping[str, str] | None]] = [
+        (one, labels) for one in expressions if not _expression(one, labels)
+    ]
+    return false + [(one, by_name) for one in fields if not _expression(one, by_name, fields=True)]
 
 
 def _expression(one: Any, values_of: Mapping[str, str], fields: bool = False) -> bool:
@@ -149,8 +137,7 @@ def _expression(one: Any, values_of: Mapping[str, str], fields: bool = False) ->
         case "DoesNotExist":
             return not values and found is None
         case "Gt" | "Lt":
-            limit = _whole(values[0]) if len(values) == 1 else None
-            number = _whole(found)
+            limit, number = _whole(values[0]) if len(values) == 1 else None, _whole(found)
             if limit is None or number is None:
                 return False
             return number > limit if operator == "Gt" else number < limit

@@ -128,21 +128,6 @@ def job(obj: Object) -> ModelJob | None:
     )
 
 
-def model_of(one: ModelJob) -> tuple[str, ...]:
-    """Index of Jobs: the model they are for."""
-    return (one.model,)
-
-
-def removes_of(job: ModelJob) -> tuple[str, ...]:
-    """Index of Jobs: the namespace of the model whose files they are removing."""
-    return (job.task.namespace,) if job.state == "Active" and job.task.purpose == "remove" else ()
-
-
-def busy_at(one: ModelJob) -> tuple[str, ...]:
-    """Index of Jobs: the source that they are busy with."""
-    return (one.task.source,) if one.state == "Active" and one.task.source else ()
-
-
 @dataclass(frozen=True, slots=True)
 class ModelPod:
     """A pod, as far as models are concerned: that of a Job of ours, one that waits for a model, one that uses files.
@@ -172,7 +157,8 @@ def pod(obj: Object) -> ModelPod | None:
     owners = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("kind") == "Job"] or [""]
     waits = () if ours or phase != "Pending" or spec.get("nodeName") else tuple(sorted(_model_labels(spec)))
     live = not ours and phase in ("Pending", "Running") and spec.get("nodeName")
-    paths = tuple(sorted(_host_paths(spec))) if live else ()
+    volumes = spec.get("volumes") or () if live else ()
+    paths = tuple(sorted({str(one["hostPath"].get("path")) for one in volumes if one.get("hostPath")}))
     if not (ours or waits or paths):
         return None
     said, waiting, message = container_words(status) if ours else ("", "", "")
@@ -211,32 +197,9 @@ def container_words(status: Object) -> tuple[str, str, str]:
 
 
 def _model_labels(spec: Object) -> set[str]:
-    """Labels of models that a pod insists on."""
-    wanted = {key for key in texts(spec.get("nodeSelector")) if key.startswith(names.PREFIX)}
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    for term in affinity.get("nodeSelectorTerms") or ():
-        wanted |= {
-            one["key"] for one in term.get("matchExpressions") or () if str(one.get("key")).startswith(names.PREFIX)
-        }
-    return wanted
-
-
-def _host_paths(spec: Object) -> set[str]:
-    return {str(volume["hostPath"].get("path")) for volume in spec.get("volumes") or () if volume.get("hostPath")}
-
-
-def waits_of(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods: the labels of models that they wait for."""
-    return one.labels
-
-
-def job_of(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods: the Job they belong to."""
-    return (one.job,) if one.job else ()
-
-
-def mounted_on(one: ModelPod) -> tuple[str, ...]:
-    """Index of pods that have files of a node: the node."""
-    return (one.node,) if one.mounts else ()
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    keys = set(texts(spec.get("nodeSelector")))
+    for term in required.get("nodeSelectorTerms") or ():
+        keys |= {str(one.get("key")) for one in term.get("matchExpressions") or ()}
+    return {key for key in keys if key.startswith(names.PREFIX)}

@@ -174,21 +174,13 @@ class DeliverySettings(BaseModel):
         if len(path.encode("utf-8", "replace")) > LONGEST_PATH:
             return None
         for root, below in self.allowed(namespace):
-            inside = path.startswith(f"{below}/") and not path.startswith(f"{root}/.modelyard")
-            if inside:
+            if path.startswith(f"{below}/") and not path.startswith(f"{root}/.modelyard"):
                 return root, below
         return None
 
-    def names(self, endpoint: str) -> bool:
-        """Whether the endpoint's host is listed as it stands: only then may it be one inside the cluster."""
-        return self._hosts.names(endpoint)
-
-    def refusal(self, endpoint: str) -> str | None:
-        """Why nothing is fetched from this endpoint, with the remedy; ``None``: it may be."""
-        return self._hosts.refusal(endpoint, "fetched from")
-
     @property
-    def _hosts(self) -> AllowedHosts:
+    def hosts(self) -> AllowedHosts:
+        """The hosts that files may be fetched from."""
         return AllowedHosts(tuple(self.endpoints), f"endpoints in ConfigMap {CONFIG_MAP}")
 
 
@@ -204,7 +196,6 @@ class AllowedHosts(NamedTuple):
         return (parts.hostname or "").rstrip(".") in self._for(parts.port)
 
     def _for(self, port: int | None) -> list[str]:
-        """Hosts, with * for a part, that are listed without a port or with this one."""
         split = [one.partition(":") if one.count(":") == 1 else (one, "", "") for one in self.listed]
         return [host for host, _, number in split if number in ("", str(port))]
 

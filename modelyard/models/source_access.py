@@ -6,13 +6,12 @@ source has sent this model, with its own credentials, one byte of every file of 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from modelyard.models.errors import FetchError
-from modelyard.models.pace import Pace, WatchedThreads
+from modelyard.models.errors import FetchError, unavailable
+from modelyard.models.pace import Pace, WatchedThreads, one_by_one
 from modelyard.models.sources import Listing, ModelSource, RangesIgnored, SourceFile
 from modelyard.models.transfer_rate import time_limit
 
@@ -33,17 +32,7 @@ def prove_access(pace: Pace, source: ModelSource, files: Sequence[SourceFile]) -
     An empty file has nothing that the listing did not show.
     """
     wanted = [file for file in files if file.size]
-    queue: Iterator[SourceFile] = iter(wanted)
-    lock = threading.Lock()
-
-    def prove() -> None:
-        while True:
-            with lock:
-                file = next(queue, None)
-            if file is None:
-                return
-            call_patiently(pace, lambda file=file: _read_byte(pace, source, file))  # type: ignore[misc]
-
+    prove = one_by_one(wanted, lambda file: call_patiently(pace, lambda: _read_byte(pace, source, file)))
     limits = pace.limits
     rate = limits.required_rate or limits.minimum_rate
     seconds = time_limit(0, len(wanted), rate, limits.window) if rate else float("inf")
@@ -72,5 +61,5 @@ def _read_byte(pace: Pace, source: ModelSource, file: SourceFile) -> None:
         for chunk in pace.watch(source.read(file, 0, 1)):
             size += len(chunk)
         if size != 1:
-            raise FetchError("SourceUnavailable", f"{file.name}: no byte arrived", retryable=True)
+            raise unavailable(f"{file.name}: no byte arrived")
     pace.answered(1)

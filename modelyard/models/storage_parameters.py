@@ -97,7 +97,6 @@ def _fields(uri: StorageURI | None, storage: StorageSpec, use: StorageUse) -> It
 
 
 def _token(storage: StorageSpec, use: StorageUse) -> Iterator[str]:
-    """Warn of the two parameters whose effect depends on the Secret."""
     parameters = storage.parameters or {}
     if "secretKey" in parameters and "secretKey" in use.parameters and not storage.key:
         yield f"{use.place}.parameters: secretKey has no effect without {use.place}.key; name the Secret there"
@@ -106,14 +105,10 @@ def _token(storage: StorageSpec, use: StorageUse) -> Iterator[str]:
 
 
 def _parameters(uri: StorageURI | None, parameters: Mapping[str, str], use: StorageUse) -> Iterator[str]:
-    ineffective = (name for name in sorted(parameters) if not _has_effect(uri, name, use))
-    for number, name in enumerate(ineffective):
+    known = {name for name, kinds in use.parameters.items() if uri is None or uri.kind in kinds}
+    for number, name in enumerate(sorted(parameters.keys() - known)):
         # A suggestion takes longer than all else, and only the first few are shown.
         yield _warning(uri, name, use) if number < _MOST else name
-
-
-def _has_effect(uri: StorageURI | None, name: str, use: StorageUse) -> bool:
-    return name in use.parameters and (uri is None or uri.kind in use.parameters[name])
 
 
 def _warning(uri: StorageURI | None, name: str, use: StorageUse) -> str:

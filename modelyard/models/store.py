@@ -148,15 +148,9 @@ class NodeStore:
 
     def relative(self, path: str, below: str | None = None) -> str:
         """A model's path, relative to the root; PathRefused where it is not below ``below`` and the root."""
-        limits = [str(self.root), *([below] if below else [])]
         pure = PurePosixPath(path)
-        for limit in limits:
-            if (
-                not pure.is_absolute()
-                or ".." in pure.parts
-                or not pure.is_relative_to(limit)
-                or pure == PurePosixPath(limit)
-            ):
+        for limit in (str(self.root), *([below] if below else [])):
+            if not pure.is_absolute() or ".." in pure.parts or PurePosixPath(limit) not in pure.parents:
                 raise FetchError("PathRefused", f"path {path[:200]!r} is not below {limit}; write a path below it")
         relative = str(pure.relative_to(self.root))
         try:
@@ -329,8 +323,7 @@ class NodeStore:
         if before and before.entry and (before.entry, before.path) != (record.wanted, record.path):
             held = (*held, Held(before.entry, before.path, now))
         done = replace(record, entry=record.wanted, wanted=None, held=held)
-        depth = record.path.count("/")
-        target = f"{'../' * depth}{HOME}/entries/{record.wanted}/files"
+        target = f"{'../' * record.path.count('/')}{HOME}/entries/{record.wanted}/files"
         with self.disk.parent(record.path, create=True) as (folder, last):
             if self._own_link(folder, last, record.path) != target:
                 temporary = f".{last[:100]}.{os.getpid()}.new"
@@ -410,15 +403,11 @@ class NodeStore:
                 os.unlink(last, dir_fd=folder)
 
     def _release(self, record: ModelRecord, in_use: InUse) -> None:
-        """Lets go of what no pod can see any more."""
-        held = tuple(
-            one
-            for one in record.held
-            if any(
-                overlap(str(self.root / one.path), used) and (start is None or start <= one.since)
-                for used, start in in_use.items()
-            )
-        )
+        def is_seen(one: Held) -> bool:
+            started = (start for used, start in in_use.items() if overlap(str(self.root / one.path), used))
+            return any(start is None or start <= one.since for start in started)
+
+        held = tuple(filter(is_seen, record.held))
         for path in {one.path for one in record.held} - {one.path for one in held} - {record.path}:
             self._unlink(path, record.model)
         if held != record.held:

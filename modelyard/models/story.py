@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from modelyard.models import legs
 from modelyard.models.detection import Facts, fill
 from modelyard.models.legs import Leg, NodeStage, Wish
 from modelyard.models.model_size import size_of
 from modelyard.models.storage_parameters import storage_warnings
 from modelyard.models.world import FILLED, LIFECYCLE, LIFECYCLES, ReportEntry, StoredModel
 from modelyard.objects import Condition, Notice
-from modelyard.objects.documents import counted, cut, few, printable
+from modelyard.objects.documents import counted, cut, few, mapping, printable
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import status_plan
@@ -57,10 +56,7 @@ def told(
     done = facts.delivered if facts is not None else None
     weights = printable(done.weights) if done is not None else ""
     found = done.facts if done is not None and model.told else {}
-    detected = bool(found)
-    where = (
-        model.spec.storage.storage_uri if goal.claim is not None else f"{model.spec.storage.storage_uri} → {goal.path}"
-    )
+    where = model.spec.storage.storage_uri + (f" → {goal.path}" if goal.claim is None else "")
     facts_words = (done.facts_error if done is not None else None) or "no facts were found in the files"
     everywhere = bool(chosen) and not unfinished
     conditions = [
@@ -71,8 +67,8 @@ def told(
             "Downloaded" if ready else reason,
             "; ".join(filter(None, (count, weights))) if ready else message,
         ),
-        _condition(DETECTED, detected, "Detected", "what the model is was found in its files")
-        if detected
+        _condition(DETECTED, True, "Detected", "what the model is was found in its files")
+        if found
         else Condition(
             DETECTED,
             "False" if ready else "Unknown",
@@ -97,7 +93,7 @@ def told(
         "selected": len(chosen),
         "ready": len(ready),
         "failed": len(failed),
-        "active": legs.sum_of(chosen, NodeStage.ACTIVE),
+        "active": len(_of(chosen, NodeStage.ACTIVE)),
         "waiting": sum(leg.stage is NodeStage.WAITING and leg.starts for leg in chosen),
         "nodes": [_node(leg) for leg in _interesting(parts)] or None,
     }
@@ -109,10 +105,7 @@ def told(
 def refused(model: StoredModel, problem: tuple[str, str], now: float) -> Plan:
     """The plan of a model that cannot be delivered as it is."""
     reason, message = problem
-    conditions = [
-        _condition(RESOLVED, False, reason, message),
-        *(_condition(name, False, reason, message) for name in (DOWNLOADED, READY, ALL_READY)),
-    ]
+    conditions = [_condition(name, False, reason, message) for name in (RESOLVED, DOWNLOADED, READY, ALL_READY)]
     if model.spec is not None and model.spec.disabled:
         conditions.append(_condition(DISABLED, True, "Disabled", "spec.disabled: no service may use it"))
     return _tell(model, FAILED, conditions, ([], []), None, {}, now)
@@ -138,7 +131,6 @@ def removing(model: StoredModel, parts: Sequence[Leg], now: float) -> Plan:
 
 
 def _state(chosen: Sequence[Leg], ready: Sequence[Leg], failed: Sequence[Leg]) -> tuple[str, str, str]:
-    """The published state, with reason and message where it is not Ready."""
     if ready:
         return "Ready", "Ready", ""
     if len(failed) == len(chosen):
@@ -167,8 +159,7 @@ def _tell(
         "nodesFailed": sorted(failed)[:MOST_NAMES] or None,
         "delivery": delivery,
     }
-    stored_facts = model.status.get("detected")
-    detected = stored_facts if isinstance(stored_facts, Mapping) else {}
+    detected = mapping(model.status.get("detected"))
     if found or detected:
         fields["detected"] = {**dict.fromkeys(detected), **found} if found else None
     status = Status(fields, wanted, transient=OURS)
@@ -178,8 +169,8 @@ def _tell(
         if stored.get(READY) != (main.status, main.reason):
             bad = main.status == "False" and (state == FAILED or main.reason == NO_NODES)
             yield Notice(main.reason, main.message, "Warning" if bad else "Normal")
-        before, weights = model.status.get("delivery"), (delivery or {}).get("weights")
-        if weights and weights != (before.get("weights") if isinstance(before, Mapping) else None):
+        weights = (delivery or {}).get("weights")
+        if weights and weights != mapping(model.status.get("delivery")).get("weights"):
             yield Notice("WeightsChosen", weights)
 
     plan = status_plan(subject, main, status, model.status, now, news)
@@ -187,7 +178,6 @@ def _tell(
 
 
 def _spec_warnings(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Warn of parameters without effect, of a size that cannot be meant and of an unknown lifecycle, with reasons."""
     if model.lifecycle and model.lifecycle not in LIFECYCLES:
         text = f"annotation {LIFECYCLE}: {printable(model.lifecycle)} is no lifecycle; write {', '.join(LIFECYCLES)}"
         yield "LifecycleUnknown", text
@@ -206,7 +196,6 @@ def _spec_warnings(model: StoredModel, detected: Mapping[str, Any]) -> Iterable[
 
 
 def _filled(plan: Plan, model: StoredModel, found: Mapping[str, Any]) -> Plan:
-    """The plan that also fills what is empty in the spec, or was filled by us before, with what was found."""
     spec = model.spec
     if not isinstance(spec, BaseModelSpec):
         return plan
@@ -232,13 +221,11 @@ def _of(parts: Iterable[Leg], stage: NodeStage) -> list[Leg]:
 
 
 def _most(parts: Iterable[Leg]) -> str:
-    """The most frequent reason; of equally frequent ones the first by name."""
     counts = Counter(leg.reason for leg in parts)
     return min(counts, key=lambda reason: (-counts[reason], reason), default="Unknown")
 
 
 def _words(parts: Sequence[Leg]) -> str:
-    """Each node with its message, and with its reason where not all have the same, which is told beside it."""
     alike = len({leg.reason for leg in parts}) == 1
     shown = [
         f"{leg.node}: "
@@ -249,11 +236,9 @@ def _words(parts: Sequence[Leg]) -> str:
 
 
 def _interesting(parts: Iterable[Leg]) -> list[Leg]:
-    """The nodes that a status tells of: what has failed first, then what is under way."""
     order = {NodeStage.FAILED: 0, NodeStage.ACTIVE: 1, NodeStage.REMOVING: 2, NodeStage.WAITING: 3}
-    return sorted((leg for leg in parts if leg.stage in order), key=lambda leg: (order[leg.stage], leg.node))[
-        :MOST_NODES
-    ]
+    told = [leg for leg in parts if leg.stage in order]
+    return sorted(told, key=lambda leg: (order[leg.stage], leg.node))[:MOST_NODES]
 
 
 def _node(leg: Leg) -> dict[str, Any]:

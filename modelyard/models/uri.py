@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 from modelyard.models.errors import FetchError, invalid_uri
@@ -217,14 +218,6 @@ def _region(uri: str, region: str, shape: str) -> str:
     return region
 
 
-def _s3(uri: str, rest: str) -> Bucket:
-    return _of_region("s3", uri, rest)
-
-
-def _obs(uri: str, rest: str) -> Bucket:
-    return _of_region("obs", uri, rest)
-
-
 def _of_region(kind: Literal["s3", "obs"], uri: str, rest: str) -> Bucket:
     shape = f"write {kind}://bucket, {kind}://bucket/prefix or {kind}://bucket@region/prefix"
     first, _, prefix = rest.partition("/")
@@ -240,7 +233,6 @@ def _gs(uri: str, rest: str) -> Bucket:
 
 
 def _oci(uri: str, rest: str) -> Bucket:
-    """The documented form, n/NAMESPACE/b/BUCKET/o/PATH, and NAMESPACE@REGION/BUCKET/PATH."""
     shape = "write oci://n/NAMESPACE/b/BUCKET/o/PATH or oci://NAMESPACE@REGION/BUCKET/PATH"
     first, _, behind = rest.partition("/")
     if "@" in first:
@@ -333,8 +325,8 @@ def _vendor(uri: str, rest: str) -> VendorModel:
 
 _KINDS: dict[str, Callable[[str, str], StorageURI]] = {
     "hf": _hf,
-    "s3": _s3,
-    "obs": _obs,
+    "s3": partial(_of_region, "s3"),
+    "obs": partial(_of_region, "obs"),
     "oci": _oci,
     "gs": _gs,
     "az": _az,

@@ -125,8 +125,6 @@ class _Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Set:
-    """Files that are loaded together."""
-
     label: _Label
     files: tuple[str, ...]
     size: int
@@ -134,7 +132,6 @@ class _Set:
 
     @property
     def count(self) -> int:
-        """Files that hold weights."""
         return len(self.files) - self.indexed
 
     @property
@@ -143,13 +140,11 @@ class _Set:
         return self.label.format in ("gguf", "ggml") or _MODEL_STEM.fullmatch(self.label.stem) is not None
 
     def is_called(self, wanted: str) -> bool:
-        """``weights`` can name format, precision or quantization, and folders."""
         folder = self.label.folder.lower()
         return wanted in {self.label.format, self.label.variant.lower(), folder, *folder.split("/")} - {""}
 
     @property
     def title(self) -> str:
-        """Its files in short."""
         first = next((path for path in self.files if not path.endswith(".json")), self.files[0])
         name = _SHARD.sub(r"-*-of-\1", first) if self.label.shards else first
         return printable(name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}")
@@ -230,7 +225,6 @@ def _sets(sizes: Mapping[str, int]) -> list[_Set]:
 
 
 def _label(folder: str, name: str, pairs: set[str]) -> _Label | None:
-    """Return the set that a file belongs to; ``None`` for one without weights."""
     path = f"{folder}/{name}" if folder else name
     if (package := _PACKAGE.fullmatch(path)) is not None:
         return _Label(package["place"] or "", "coreml", package["name"], "", 0)
@@ -309,8 +303,6 @@ def _kept(sets: Sequence[_Set], sizes: Mapping[str, int], wanted: str) -> list[_
 
 
 def _of_folder(sets: Sequence[_Set], wanted: str) -> list[_Set]:
-    """One format of one folder, and of each name in it one precision and one series of shards."""
-
     def by_preference(entry: _Set) -> tuple[bool, int]:
         return not entry.is_called(wanted), FORMATS.index(entry.label.format)
 
@@ -345,7 +337,6 @@ def _rank(entry: _Set, wanted: str) -> tuple[object, ...]:
 
 
 def _folder_rank(folder: str, sets: Sequence[_Set], wanted: str) -> tuple[object, ...]:
-    """Order of folders that hold copies, none of which is above the others."""
     name = folder.rpartition("/")[2].lower()
     number = re.search(r"\d+$", name) if name.startswith(("checkpoint", "global_step")) else None
     precision = PRECISIONS.index(name) if name in PRECISIONS else len(PRECISIONS)

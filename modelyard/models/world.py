@@ -6,7 +6,7 @@ Nothing here raises: a model that cannot be read is kept with what is wrong with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from modelyard.models.errors import FetchError
 from modelyard.models.storage_parameters import source_uri
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut
+from modelyard.objects.documents import cut, mapping
 from modelyard.objects.parse import epoch, key_of, texts
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
@@ -98,8 +98,7 @@ class StoredModel:
     @property
     def waiting(self) -> int:
         """Nodes that it said were waiting for their turn at the source."""
-        delivery = self.status.get("delivery")
-        count = delivery.get("waiting") if isinstance(delivery, Mapping) else 0
+        count = mapping(self.status.get("delivery")).get("waiting")
         return count if isinstance(count, int) and 0 < count < 2**31 and not self.subject.deleting else 0
 
 
@@ -116,8 +115,7 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
     annotations = texts(metadata.get("annotations"))
     labels = texts(metadata.get("labels"))
     spec, uri, problem = _spec(kind, obj)
-    status = obj.get("status")
-    status = dict(status) if isinstance(status, Mapping) else {}
+    status = dict(mapping(obj.get("status")))
     conditions = status.get("conditions")
     status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
     key = key_of(obj)
@@ -163,16 +161,6 @@ def _spec(
         return spec, None, (error.reason, cut(str(error), MOST_TOLD))
 
 
-def called(one: StoredModel) -> tuple[str, ...]:
-    """Index of models: what nodes know them by."""
-    return one.label, one.entry
-
-
-def source_of(one: StoredModel) -> tuple[str, ...]:
-    """Index of models: the source that they wait for."""
-    return (one.source,) if one.waiting else ()
-
-
 @dataclass(frozen=True, slots=True)
 class ModelNode:
     """A node that models may go to. ``ready_since`` is when it became (or ceased to be) ready."""
@@ -207,11 +195,6 @@ def node(obj: Object) -> ModelNode:
         epoch(ready.get("lastTransitionTime")),
         taints.isdisjoint(_CONTROL_PLANE),
     )
-
-
-def labels_of(one: ModelNode) -> Iterable[str]:
-    """Index of nodes: the labels of models."""
-    return (label for label in one.labels if label.startswith(names.PREFIX))
 
 
 Text = Annotated[str, Field(max_length=1024)]
@@ -325,11 +308,6 @@ def report(obj: Object) -> NodeReport:
     """A node's report as the API sends it."""
     entries = texts(obj.get("data"))
     return NodeReport(key_of(obj), obj["metadata"]["uid"], entries, sum(map(_bytes, entries.values())))
-
-
-def entries_of(one: NodeReport) -> Iterable[str]:
-    """Index of reports: the models with an entry."""
-    return one.entries
 
 
 @dataclass(frozen=True, slots=True)

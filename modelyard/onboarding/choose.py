@@ -17,7 +17,7 @@ from modelyard.autoscaling.mixing.covering import cover
 from modelyard.autoscaling.mixing.model import Demand, Option
 from modelyard.autoscaling.provenance import NAMES
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.sizing.answers import Sizing, Targets
+from modelyard.autoscaling.sizing.answers import Targets
 from modelyard.autoscaling.sizing.chain import analyse
 from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit
 from modelyard.autoscaling.sizing.percentile import ttft_percentile
@@ -91,8 +91,7 @@ def _points(runs: Sequence[MeasuredRun], compression: float) -> tuple[Point, ...
 def _fitted_profile(
     points: tuple[Point, ...], prompt_tokens: float | None, output_tokens: float | None, batch: int
 ) -> tuple[FittedProfile | None, tuple[str, ...]]:
-    """The profile as ``modelyard profile fit`` fits it, and warnings. Cached, because every look at an onboarding needs
-    it, and the replay of the runs takes a second or more."""
+    """Cached, because every look at an onboarding needs it, and the replay of the runs takes a second or more."""
     try:
         fitted_profile = fit_profile(
             points, prompt_tokens, output_tokens, max_batch=batch, most_steps=MOST_STEPS, one_length=True
@@ -182,9 +181,8 @@ def choose(
         return CandidateChoice(tuple(each), problem=_unreachable(asked, each))
     if asked.budget is not None and best.cost > asked.budget:
         text = f"the budget of {asked.budget:g} an hour is too small: {best.replicas} of {best.candidate.runtime}, the"
-        return CandidateChoice(
-            tuple(each), problem=f"{text} cheapest that carries the load, cost {best.cost:g} an hour"
-        )
+        text += f" cheapest that carries the load, cost {best.cost:g} an hour"
+        return CandidateChoice(tuple(each), problem=text)
     return CandidateChoice(tuple(each), best)
 
 
@@ -193,7 +191,8 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
         speed = engine_speed(runs, asked.time_compression, asked.prompt_tokens, asked.output_tokens)
     except FitError as error:
         return Assessed(one, problem=f"no profile: {error}")
-    found = _sized(asked, speed, asked.ttft or 0.0, asked.itl or 0.0)
+    targets = Targets.each(1, ttft=asked.ttft or 0.0, itl=asked.itl or 0.0)
+    found = size(_profiles(asked, speed), targets, percentile=asked.percentile)
     if not bool(found.feasible[0]):
         best = float(found.best_ttft[0]), float(found.best_itl[0])
         near = _near(asked.ttft, best[0]), _near(asked.itl, best[1])
@@ -208,10 +207,8 @@ def _assess(asked: OnboardRequest, one: ServingCandidate, runs: Sequence[Measure
     need = Demand(asked.name, 1, asked.rate, (Option(one.runtime, rate, one.cost, one.accelerator, one.count, least),))
     share = cover(need)
     if (count := share.replicas[one.runtime]) > MOST:
-        problem = (
-            f"{count:.4g} replicas carry the load, of which there may be {MOST}: one carries {rate:.3g} requests/s"
-        )
-        return Assessed(one, speed, problem=problem)
+        text = f"{count:.4g} replicas carry the load, of which there may be {MOST}: one carries {rate:.3g} requests/s"
+        return Assessed(one, speed, problem=text)
     tokens = rate * asked.output_tokens * 3600
     return Assessed(
         candidate=one,
@@ -251,7 +248,6 @@ def _percent(share: float) -> str:
 
 
 def _predicted(asked: OnboardRequest, speed: EngineSpeed, rate: float) -> tuple[float, float]:
-    """TTFT and ITL of a replica at a rate that the queueing model covers."""
     profiles = _profiles(asked, speed)
     found = analyse(profiles, rate)
     ttft = found.ttft if asked.percentile is None else ttft_percentile(profiles, rate, asked.percentile)
@@ -263,18 +259,12 @@ def _profiles(asked: OnboardRequest, speed: EngineSpeed) -> Profiles:
     return Profiles.of([row])
 
 
-def _sized(asked: OnboardRequest, speed: EngineSpeed, ttft: float, itl: float) -> Sizing:
-    return size(_profiles(asked, speed), Targets.each(1, ttft=ttft, itl=itl), percentile=asked.percentile)
-
-
 def _near(target: float | None, best: float) -> float:
     """What is a little above the best, where the target is not; 0 for no target."""
     return 0.0 if target is None else max(target, NEAREST * best)
 
 
 def _unreachable(asked: OnboardRequest, each: Sequence[Assessed]) -> str:
-    """Why none can be chosen, and the nearest target that can be reached."""
-
     def stretch(one: Assessed) -> float:
         ratios = zip(one.nearest or (), (asked.ttft, asked.itl), strict=False)
         return max((near / target for near, target in ratios if target), default=inf)

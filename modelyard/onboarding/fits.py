@@ -66,7 +66,6 @@ def _against(
     world: World,
     nodes: list[Node],
 ) -> str:
-    """Why a candidate cannot serve the model; empty where nothing is known to be against it."""
     if (problem := rank(model, asked.namespace, world, named=one.runtime).problem) is not None:
         return cut(problem.message, 500)
     runtime = by_name[one.runtime]
@@ -74,22 +73,13 @@ def _against(
         return f"its nodeSelector asks for accelerator {wants}, not {one.accelerator}"
     if runtime.choice.devices and runtime.choice.devices != one.count:
         return f"one replica of it takes accelerators: {runtime.choice.devices}, not {one.count}"
-    memory = max((_memory(node) for node in nodes if _product(node) == one.accelerator), default=0)
+    able = [node.labels for node in nodes if short_name(product_of(node.labels) or "") == one.accelerator]
+    memory = max((count(labels.get(MEMORY_LABEL, 0)) << 20 for labels in able), default=0)
     held = fit(model.facts, memory, one.count, asked.prompt_tokens + asked.output_tokens) if memory else None
     return f"it does not fit {one.accelerator}: {held.reason}" if held is not None and held.fits is False else ""
 
 
 def _accelerator(runtime: OfferedRuntime) -> str:
-    """The accelerator that the runtime's engine asks for, by its nodeSelector; empty where it asks for none."""
     engine = engine_spec(runtime.resource.spec) if runtime.resource is not None else None
     product = product_of((engine.node_selector if engine is not None else None) or {})
     return short_name(product) if product else ""
-
-
-def _product(node: Node) -> str:
-    return short_name(product_of(node.labels) or "")
-
-
-def _memory(node: Node) -> int:
-    """Bytes of one accelerator; 0 where the node does not say."""
-    return count(node.labels.get(MEMORY_LABEL, 0)) << 20

@@ -80,7 +80,7 @@ class Onboarding:
         if model is not None and (model.get("status") or {}).get("state") == "Ready":
             offered, refused = fits(asked, model, world, world[NODES].all())
             if not asked.candidates:
-                memory = memory if memory.candidates else memory.model_copy(update={"candidates": offered})
+                memory = memory.model_copy(update={"candidates": offered}) if fresh else memory
                 asked = asked.model_copy(update={"candidates": memory.candidates})
         found = self._found(asked, world, memory, refused, now)
         steps = next_steps(asked, found)
@@ -128,10 +128,7 @@ class Onboarding:
 
 
 def _manifest(asked: OnboardRequest, document: objects.Document, now: float) -> objects.Document:
-    """Return an object as it is written: with the claim of the child run that is to work on it.
-
-    What stays has no owner; probes and benchmarks go with the onboarding.
-    """
+    """What stays has no owner; probes and benchmarks go with the onboarding."""
     kind, name = name_of(document)
     if kind in _KEPT or name == asked.name:
         document = {**document, "metadata": {**document["metadata"], "ownerReferences": []}}
@@ -147,10 +144,7 @@ def _get(world: World, name: Name, namespace: str) -> dict[str, Any] | None:
 
 
 def _steps(here: OnboardStanding, plan: Plan, waiting: Mapping[tuple[Key, Name], str]) -> dict[StepId, PlanStep]:
-    """Return the steps with what each makes and removes. The first that is active also keeps the memory.
-
-    One whose run waits for its turn says so.
-    """
+    """The first that is active also keeps the memory."""
     step_of = {name: step for step, names in objects_of_steps(here.asked).items() for name in names}
     made, removed = defaultdict[StepId, list[Mapping[str, Any]]](list), defaultdict[StepId, list[Child]](list)
     for body in plan.apply:

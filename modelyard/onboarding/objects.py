@@ -57,12 +57,8 @@ def probe(asked: OnboardRequest, candidate: ServingCandidate) -> Document:
     return _service(asked, probe_name(asked, candidate), candidate, 1, 1)
 
 
-def probe_name(asked: OnboardRequest, candidate: ServingCandidate) -> str:
-    """Of a candidate's probe and of its first BenchmarkJob."""
-    return _probing(asked, candidate)
-
-
-def _probing(asked: OnboardRequest, candidate: ServingCandidate, more: str = "") -> str:
+def probe_name(asked: OnboardRequest, candidate: ServingCandidate, more: str = "") -> str:
+    """Of a candidate's probe and of its first BenchmarkJob; with ``more``, of another one."""
     return fitting(f"{asked.name}-probe-{candidate.runtime}{more}".replace(".", "-"), 50)
 
 
@@ -71,7 +67,7 @@ def benchmark(
 ) -> Document:
     """What is measured of a probe: the expected request at each level. One ``added`` is named by its level."""
     service = probe_name(asked, candidate)
-    name = _probing(asked, candidate, f"-at-{levels[0]}") if added else service
+    name = probe_name(asked, candidate, f"-at-{levels[0]}") if added else service
     spec = {
         "endpoint": {"inferenceService": {"name": service, "namespace": asked.namespace}},
         "task": "text-to-text",
@@ -136,7 +132,6 @@ def _profile(asked: OnboardRequest, candidate: ServingCandidate, speed: EngineSp
 
 
 def _service_class(asked: OnboardRequest, model: str) -> Document:
-    """The targets, where no class that is there has them."""
     entry = f"  - model: {json.dumps(model)}\n"
     entry += "".join(
         f"    {key}: {value:.12g}\n" for key, value in (("slo-ttft", asked.ttft), ("slo-tpot", asked.itl)) if value
@@ -191,5 +186,4 @@ def _object(asked: OnboardRequest, version: str, kind: str, name: str, spec: Doc
 
 
 def _plain(value: float) -> str:
-    """Six digits behind the point, and no exponent."""
     return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -69,10 +69,8 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
         return NextSteps(
             problem=f"two runtimes would have a BenchmarkJob {twice}: give candidates, with one of them alone"
         )
-    for ours in (model, *probes, *chain(*measuring)):
-        there = found.there.get(name_of(ours))
-        if there is not None and (problem := objects.conflict(asked, dict(there), ours)):
-            return NextSteps(problem=problem)
+    if problem := _conflict(asked, found, (model, *probes, *chain(*measuring))):
+        return NextSteps(problem=problem)
     stored, failed = found.there.get(name_of(model)), found.failed.get(name_of(model))
     if stored is None:
         return NextSteps(problem=f"BaseModel {asked.name}: {failed}") if failed else NextSteps(apply=(model,))
@@ -162,13 +160,16 @@ def added(asked: OnboardRequest, found: Findings, one: ServingCandidate) -> Adde
     return AddedBenchmark(due=None if due is None else objects.benchmark(asked, one, [due], added=True))
 
 
+def _conflict(asked: OnboardRequest, found: Findings, documents: Iterable[objects.Document]) -> str:
+    known = ((found.there.get(name_of(ours)), ours) for ours in documents)
+    return next(filter(None, (objects.conflict(asked, dict(there), ours) for there, ours in known if there)), "")
+
+
 def _written(asked: OnboardRequest, found: Findings, verdict: CandidateChoice, late: Mapping[str, str]) -> NextSteps:
     assert verdict.chosen is not None
     final = objects.chosen(asked, verdict.chosen, found.served or "")
-    for ours in final:
-        there = found.there.get(name_of(ours))
-        if there is not None and (problem := objects.conflict(asked, dict(there), ours)):
-            return NextSteps(verdict=verdict, problem=problem, given_up=late)
+    if problem := _conflict(asked, found, final):
+        return NextSteps(verdict=verdict, problem=problem, given_up=late)
     service, *others = final
     running, failed = found.there.get(name_of(service)), found.failed.get(name_of(service))
     if running is None and not failed:
@@ -185,7 +186,6 @@ def _written(asked: OnboardRequest, found: Findings, verdict: CandidateChoice, l
 
 
 def _hopeless(asked: OnboardRequest, findings: Findings, service: objects.Document, job: objects.Document) -> str:
-    """Return why a candidate is not waited for any longer: its run has failed, or it took too long."""
     failed = findings.failed.get(name_of(service)) or findings.failed.get(name_of(job))
     running, measured = findings.there.get(name_of(service)), findings.there.get(name_of(job))
     return failed or _too_long(asked, findings.now, running, measured)
@@ -194,7 +194,6 @@ def _hopeless(asked: OnboardRequest, findings: Findings, service: objects.Docume
 def _too_long(
     asked: OnboardRequest, now: float, service: Mapping[str, Any] | None, job: Mapping[str, Any] | None
 ) -> str:
-    """Why a service or its benchmark is not waited for any longer; empty while it is."""
     if job is not None:
         # Runs may be made anew where something came between; twice their time is enough.
         minutes = asked.patience + 2 * asked.minutes * len((job.get("spec") or {}).get("numConcurrency") or ())

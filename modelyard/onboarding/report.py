@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import yaml
@@ -114,11 +113,6 @@ def load_check(
 # All of it
 
 
-def manifests(here: OnboardStanding, best: Assessed) -> list[dict[str, Any]]:
-    """What an onboarding leaves: the same that a user would write."""
-    return [objects.base_model(here.asked), *objects.chosen(here.asked, best, here.found.served or "")]
-
-
 def conclusion(here: OnboardStanding, checks: Sequence[LoadCheck]) -> str:
     """In a sentence."""
     verdict = here.steps.verdict
@@ -126,7 +120,7 @@ def conclusion(here: OnboardStanding, checks: Sequence[LoadCheck]) -> str:
         return here.steps.problem or f"not finished; it waits for {', '.join(here.steps.awaits) or 'what comes next'}"
     missed = [str(one) for one in checks if one.problem]
     url = (here.found.there.get(("InferenceService", here.asked.name), {}).get("status") or {}).get("url")
-    return "; ".join([outcome(verdict), f"it answers at {url}", *(missed or [])])
+    return "; ".join([outcome(verdict), f"it answers at {url}", *missed])
 
 
 def onboarding_result(key: Key, standing: OnboardStanding | None, checks: Sequence[LoadCheck]) -> ObjectResult:
@@ -155,7 +149,8 @@ def markdown(here: OnboardStanding, checks: Sequence[LoadCheck]) -> str:
     lines += [f"To find out took {minutes:.1f} replica-minutes, which cost {cost:.3g}.", ""]
     lines += [f"- {one}" for one in checks]
     if verdict is not None and verdict.chosen is not None:
-        text = yaml.safe_dump_all(manifests(here, verdict.chosen), sort_keys=False, allow_unicode=True)
+        made = [objects.base_model(asked), *objects.chosen(asked, verdict.chosen, here.found.served or "")]
+        text = yaml.safe_dump_all(made, sort_keys=False, allow_unicode=True)
         lines += ["", "## What was made", "", "```yaml", text.rstrip(), "```"]
     return "\n".join(lines)
 
@@ -165,5 +160,4 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _code(text: str) -> str:
-    """On one line, as it is."""
     return "`" + " ".join(text.replace("`", "'").replace("|", "/").split()) + "`"

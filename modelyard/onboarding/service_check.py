@@ -13,7 +13,7 @@ import aiohttp
 from modelyard.benchmarks.targets import is_of_namespace
 from modelyard.cluster import DEPLOYMENTS, Cluster, Forbidden, NotFound
 from modelyard.engine.config import EngineConfig
-from modelyard.objects.documents import MAX_TEXT, cut
+from modelyard.objects.documents import MAX_TEXT, cut, mapping
 from modelyard.objects.kinds import SERVICES
 from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.report import LoadCheck, load_check
@@ -86,8 +86,7 @@ async def service_address(cluster: Cluster, service: Mapping[str, Any], namespac
     addresses of the cloud. So the URL has to be that of a Service that selects pods of the namespace.
     """
     status = service.get("status") or {}
-    inside = status.get("address")
-    offered = [status.get("url"), inside.get("url") if isinstance(inside, Mapping) else None]
+    offered = (status.get("url"), mapping(status.get("address")).get("url"))
     urls = [url.rstrip("/") for url in offered if isinstance(url, str) and url]
     url = next((url for url in urls if is_of_namespace(url, namespace)), None)
     if url is None:

@@ -34,12 +34,10 @@ async def check_results(cluster: Cluster, asked: OnboardRequest) -> None:
     name = f"PersistentVolumeClaim {asked.namespace}/{place.claim}"
     with suppress(Forbidden):
         selector = f"metadata.name={place.claim}"
-        stored = next(
-            iter(await cluster.list(PERSISTENT_VOLUME_CLAIMS, asked.namespace, field_selector=selector)), None
-        )
-        if stored is None:
+        stored = list(await cluster.list(PERSISTENT_VOLUME_CLAIMS, asked.namespace, field_selector=selector))
+        if not stored:
             raise OnboardRefused(f"results: {name} not found; create it, or name another place")
-        if claim(stored).read_only:
+        if claim(stored[0]).read_only:
             raise OnboardRefused(f"results: {name} can only be read; name one with ReadWriteMany or ReadWriteOnce")
 
 

@@ -136,8 +136,8 @@ def place(
             left.append((one, held))
     if not left:
         return Placed(None, None, tuple(reasons))
-    needed = facts.weight_bytes or 0
-    order = _POLICIES.get(policy, _first)([one for one, _ in left], needed / max(devices, 1))
+    needed = (facts.weight_bytes or 0) / max(devices, 1)
+    order = _POLICIES.get(policy, _first)([one for one, _ in left], needed)
     best = min(range(len(left)), key=lambda index: (order[index], index))
     return Placed(*left[best], tuple(reasons))
 
@@ -152,15 +152,8 @@ def _best_fit(classes: Sequence[AcceleratorClass], needed: float) -> list[float]
 
 
 def _cheapest(classes: Sequence[AcceleratorClass], needed: float) -> list[Any]:
-    last = math.inf
-    return [
-        (
-            last if one.per_hour is None else one.per_hour,
-            last if one.per_million_tokens is None else one.per_million_tokens,
-            _TIERS.get(one.tier, last),
-        )
-        for one in classes
-    ]
+    costs = ((one.per_hour, one.per_million_tokens, _TIERS.get(one.tier)) for one in classes)
+    return [tuple(math.inf if cost is None else cost for cost in of_class) for of_class in costs]
 
 
 def _most_capable(classes: Sequence[AcceleratorClass], needed: float) -> list[float]:

@@ -42,7 +42,6 @@ def _meaning(entry: SupportedFormat) -> tuple[object, ...]:
 
 
 def _within(runtime: Runtime) -> Iterable[str]:
-    """One kind of model with two priorities: only the higher one counts."""
     seen: dict[tuple[object, ...], int] = {}
     for entry in runtime.formats:
         if entry.auto_select and entry.priority is not None:

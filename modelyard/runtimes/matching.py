@@ -35,18 +35,13 @@ def differences(entry: SupportedFormat, kind: ModelKind) -> tuple[str, ...]:
 
 
 def _quantization(asked: str, kind: ModelKind) -> list[str]:
-    """Return the difference in quantization.
-
-    A runtime without a quantization also serves a model whose method has no published word. So does a runtime that
-    names the method or a synonym.
-    """
+    """A runtime without a quantization also serves a model whose method has no published word."""
     if asked and is_asked_for(asked, kind.quantization, kind.method):
         return []
     return _exactly("quantization", asked, kind.quantization or (kind.method if asked else ""))
 
 
 def _architecture(asked: str, kind: ModelKind) -> list[str]:
-    """Return the difference in architecture; one that is not known is told by the model's type."""
     if not asked or kind.architecture or not kind.model_type:
         return _exactly("architecture", asked, kind.architecture)
     if is_architecture_of(asked, kind.model_type):

@@ -20,8 +20,6 @@ NO_RUNTIME = "NoSupportingRuntime"
 """Code of a ranking's problem: none of the runtimes can serve the model."""
 _MOST_SAID = 1000
 _ENTRIES_SAID = 10
-_NARROW, _ANY = 0, 1
-_NOWHERE = Decimal(0)
 _WANTED = re.compile(r"(?P<head>.* (?:runtime|requires) )(?P<value>'.*')")
 """A difference, and in it the value of the runtime."""
 
@@ -50,8 +48,7 @@ def _differences(formats: Iterable[SupportedFormat], kind: ModelKind) -> list[st
     """What differs, once for all entries in which the same does; those that differ in yet more say nothing new."""
     alike: dict[tuple[str, ...], list[dict[str, None]]] = {}
     for entry in formats:
-        found = differences(entry, kind)
-        found = tuple(cut(text, _MOST_SAID) for text in found)
+        found = tuple(cut(text, _MOST_SAID) for text in differences(entry, kind))
         split = [_WANTED.fullmatch(text) for text in found]
         heads = tuple(one["head"] if one else text for one, text in zip(split, found, strict=True))
         values = alike.setdefault(heads, [{} for _ in heads])
@@ -137,7 +134,9 @@ def select(
     here = namespace or model.namespace
     seen = [runtime for runtime in runtimes if runtime.namespace in ("", here)]
     wishes = wishes or Wishes()
-    kept = _kept(seen, named, named_kind, current, here)
+    there = {runtime.key for runtime in seen}
+    keys = named_keys(named, here, named_kind)
+    kept = next((key for key in keys if key in there), None) if named else current
     verdicts = [_judge(model, one, wishes, classes, asked=one.key == kept) for one in seen]
     verdicts.sort(key=lambda verdict: _order(verdict, model.size))
     by_key = {verdict.runtime.key: verdict for verdict in verdicts}
@@ -146,13 +145,11 @@ def select(
     if named:
         return _by_name(model, verdicts, by_key.get(kept) if kept else None, (named, named_kind), here)
     # The one that a service runs on may stay although it may no longer be chosen without being named.
-    best = next((v for v in verdicts if v.accepted and _automatic(v)), None)
+    best = next((v for v in verdicts if v.accepted and v.entry is not None and v.entry.auto_select), None)
     live = by_key.get(kept) if kept else None
     if live is not None and live.accepted:
-        better = best if best is not None and best.runtime.key != live.runtime.key else None
-        if better is not None and verdicts.index(better) > verdicts.index(live):
-            better = None
-        return Ranking(model, tuple(verdicts), live, better)
+        is_better = best is not None and verdicts.index(best) < verdicts.index(live)
+        return Ranking(model, tuple(verdicts), live, best if is_better else None)
     return Ranking(model, tuple(verdicts), best, problem=None if best else _none(model, verdicts, here))
 
 
@@ -171,15 +168,6 @@ def not_found(name: str, namespace: str, kind: str = "") -> str:
     if kind == SERVING_RUNTIME:
         return f"ServingRuntime {name} not found in namespace {namespace or 'default'}"
     return f"runtime {name} not found in namespace {namespace or 'default'} or at cluster scope"
-
-
-def _kept(
-    seen: Sequence[Runtime], named: str, kind: str, current: tuple[str, str] | None, namespace: str
-) -> tuple[str, str] | None:
-    if not named:
-        return current
-    there = {runtime.key for runtime in seen}
-    return next((key for key in named_keys(named, namespace, kind) if key in there), None)
 
 
 def _unusable(model: ModelView) -> RejectionReason | None:
@@ -215,9 +203,8 @@ def _by_name(
 
 def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) -> RejectionReason:
     inside = sum(bool(verdict.runtime.namespace) for verdict in verdicts)
-    some = verdicts[:NAME_IN_MESSAGE]
-    why = [f"{verdict.runtime.name} ({cut(verdict.why, _MOST_SAID // 4)})" for verdict in some]
-    why += [f"and {len(verdicts) - len(some)} more"] if verdicts[len(some) :] else []
+    why = [f"{verdict.runtime.name} ({cut(verdict.why, _MOST_SAID // 4)})" for verdict in verdicts[:NAME_IN_MESSAGE]]
+    why += [f"and {len(verdicts) - NAME_IN_MESSAGE} more"] if len(verdicts) > NAME_IN_MESSAGE else []
     fmt = model.kind.format.name if model.kind.format else "unknown"
     where = f" in namespace {namespace}" if namespace else ""
     text = f"no runtime found to support model {model.name} with format {fmt}{where}. "
@@ -228,22 +215,18 @@ def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) 
     return RejectionReason(NO_RUNTIME, text)
 
 
-def _automatic(verdict: RuntimeVerdict) -> bool:
-    return verdict.entry is not None and verdict.entry.auto_select
-
-
 def _order(verdict: RuntimeVerdict, size: Decimal | None) -> tuple[object, ...]:
     """Total: two runtimes of one scope have different names. Each part is only reached where those before are equal."""
     runtime = verdict.runtime
     scope = 0 if runtime.namespace else 1
     if not verdict.accepted:
         return (1, scope, runtime.name)
-    fitting: tuple[int, Decimal] = (_ANY, _NOWHERE)
+    fitting = (1, Decimal(0))
     if size is not None and runtime.ranged:
         # A range that is open at one end is wider than any other.
         ends = runtime.smallest, runtime.largest
         width = ends[1] - ends[0] if ends[0] is not None and ends[1] is not None else Decimal("Infinity")
-        fitting = (_NARROW, width)
+        fitting = (0, width)
     return (0, scope, -verdict.priority, *fitting, -verdict.type_match, -verdict.weight, runtime.name)
 
 
@@ -254,7 +237,6 @@ def _judge(
     classes: Mapping[str, AcceleratorClass] | None,
     asked: bool,
 ) -> RuntimeVerdict:
-    """Every check, whatever those before it have found, in one order."""
     reasons: list[RejectionReason] = []
     notes = list(runtime.remarks)
     if runtime.disabled:
@@ -266,8 +248,10 @@ def _judge(
         text += f" (it lists {', '.join(few(runtime.classes))})" if runtime.classes else " (it lists none)"
         reasons.append(RejectionReason("AcceleratorClassNotSupported", text))
     matching = [entry for entry in runtime.formats if matches(entry, model.kind)]
-    if not matching and not runtime.problem:
-        reasons.append(_no_format(model, runtime))
+    if not runtime.formats and not runtime.problem:
+        reasons.append(RejectionReason("NoSupportedFormats", "no supported formats defined"))
+    elif not matching and not runtime.problem:
+        reasons.append(RejectionReason("FormatNotSupported", "not in supported formats", runtime.formats, model.kind))
     reasons += _size(model, runtime, notes)
     chosen = [entry for entry in matching if entry.auto_select] or (matching if asked else [])
     if matching and not chosen:
@@ -313,12 +297,6 @@ def _weight(entry: SupportedFormat) -> int:
     return (entry.format.weight or 10) + ((entry.framework.weight or 5) if entry.framework else 0)
 
 
-def _no_format(model: ModelView, runtime: Runtime) -> RejectionReason:
-    if not runtime.formats:
-        return RejectionReason("NoSupportedFormats", "no supported formats defined")
-    return RejectionReason("FormatNotSupported", "not in supported formats", runtime.formats, model.kind)
-
-
 def _size(model: ModelView, runtime: Runtime, notes: list[str]) -> list[RejectionReason]:
     if not runtime.ranged:
         return []
@@ -343,7 +321,6 @@ def _accelerator(
     classes: Mapping[str, AcceleratorClass],
     notes: list[str],
 ) -> tuple[str, list[RejectionReason]]:
-    """The class to run on, out of those that the service and the runtime agree on."""
     agreed = [name for name in runtime.classes if not wishes.classes or name in wishes.classes]
     if unknown := [name for name in runtime.classes if name not in classes]:
         notes.append(f"unknown accelerator classes: {', '.join(few(unknown))}")

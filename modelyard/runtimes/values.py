@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from modelyard.models.detection import CAPABILITIES, Facts, fill, weight_bits
 from modelyard.models.errors import FetchError
@@ -37,8 +37,6 @@ ACCELERATOR_CLASS = "ome.io/accelerator-class"
 DEPLOYMENT_MODE = "ome.io/deploymentMode"
 SINGLE, MULTI_NODE, SPLIT = "RawDeployment", "MultiNode", "PDDisaggregated"
 MODES = (SINGLE, MULTI_NODE, SPLIT)
-
-Unknown = Literal["forbid", "accept"]
 
 _MAX_ENTRIES = 500
 _MOST_TOLD = 500
@@ -207,20 +205,19 @@ def _memory(facts: Facts, size: Decimal | None, kind: ModelKind) -> Facts:
     """The facts, with the size of the weights worked out from the parameters where nobody has seen them."""
     if facts.weight_bytes or size is None:
         return facts
-    return facts.model_copy(
-        update={"weight_bytes": int(float(size) * weight_bits(kind.quantization or kind.method) / 8)}
-    )
+    size_bytes = int(float(size) * weight_bits(kind.quantization or kind.method) / 8)
+    return facts.model_copy(update={"weight_bytes": size_bytes})
 
 
-def parse_model(obj: Mapping[str, Any], facts: Facts | None = None, unknown: Unknown = "accept") -> ModelView:
-    """A BaseModel or ClusterBaseModel as the API (or with unknown fields forbidden a file) has it.
+def parse_model(obj: Mapping[str, Any], facts: Facts | None = None) -> ModelView:
+    """A BaseModel or ClusterBaseModel as the API has it.
 
     Without ``facts`` those of its status count.
     """
     kind = ClusterBaseModel if obj.get("kind") == "ClusterBaseModel" else BaseModel
     name, namespace = _identity(obj, kind.namespaced)
     try:
-        read = kind.parse(obj, unknown=unknown)
+        read = kind.parse(obj, unknown="accept")
         _check_lengths(mapping(obj.get("spec")), "spec")
         return model_view(read.spec, name, namespace, facts or _stored(read))
     except Exception as error:  # whatever a tenant has thought of
@@ -236,7 +233,6 @@ def _stored(model: BaseModel) -> Facts:
 
 
 def _check_lengths(part: Mapping[str, Any], path: str) -> None:
-    """Raise ``ValueError`` where a text by which models and runtimes are compared is too long."""
     texts = {name: part.get(name) for name in ("modelArchitecture", "quantization")}
     for name in ("modelFormat", "modelFramework"):
         texts |= {f"{name}.{field}": mapping(part.get(name)).get(field) for field in ("name", "version")}
@@ -245,12 +241,12 @@ def _check_lengths(part: Mapping[str, Any], path: str) -> None:
             raise ValueError(f"{path}.{name} has {len(text)} characters; write at most {LONGEST_TYPE}")
 
 
-def parse_runtime(obj: Mapping[str, Any], unknown: Unknown = "accept") -> Runtime:
-    """A ServingRuntime or ClusterServingRuntime as the API (or with unknown fields forbidden a file) has it."""
+def parse_runtime(obj: Mapping[str, Any]) -> Runtime:
+    """A ServingRuntime or ClusterServingRuntime as the API has it."""
     kind = ClusterServingRuntime if obj.get("kind") == "ClusterServingRuntime" else ServingRuntime
     name, namespace = _identity(obj, kind.namespaced)
     try:
-        read = kind.parse(obj, unknown=unknown)
+        read = kind.parse(obj, unknown="accept")
         formats = mapping(obj.get("spec")).get("supportedModelFormats")
         for index, entry in enumerate((formats if isinstance(formats, list) else [])[:_MAX_ENTRIES]):
             _check_lengths(mapping(entry), f"spec.supportedModelFormats[{index}]")
@@ -263,19 +259,18 @@ def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: M
     release_only = annotations.get(RELEASES) == "release"
     found = spec.supported_model_formats or []
     problem = f"more than {_MAX_ENTRIES} supportedModelFormats" if len(found) > _MAX_ENTRIES else ""
-    bounds: list[Decimal | None] = []
+    bounds: list[Decimal | None] = [None, None]
     remarks = [*older_form_remarks(spec), *unknown_protocols(spec.protocol_versions or ())]
     spec = spec.model_copy(update={"engine_config": engine_spec(spec), "workers": None})
     remarks += _remarks(spec)
     sizes = spec.model_size_range
     texts = (sizes.min or "", sizes.max or "") if sizes else ("", "")
-    for end, text in zip(("min", "max"), texts, strict=True):
+    for place, (end, text) in enumerate(zip(("min", "max"), texts, strict=True)):
         try:
-            size = read_size(text) if text else None
-            bounds.append(size.parameters if size else None)
-            remarks += [f"spec.modelSizeRange.{end}: {size.remark}"] if size and size.remark else []
+            if text:
+                bounds[place], _, remark = read_size(text)
+                remarks += [f"spec.modelSizeRange.{end}: {remark}"] if remark else []
         except ValueError as error:
-            bounds.append(None)
             problem = f"spec.modelSizeRange.{end}: {error}"
     return Runtime(
         name,
@@ -298,29 +293,25 @@ def _runtime(spec: ServingRuntimeSpec, name: str, namespace: str, annotations: M
 def parse_wishes(obj: Mapping[str, Any]) -> Wishes:
     """What an InferenceService asks for; nothing where it cannot be read, which is told on the service itself."""
     try:
-        return _wishes(InferenceService.parse(obj, unknown="accept").spec, _annotations(obj))
+        spec = InferenceService.parse(obj, unknown="accept").spec
+        selector = mapping(spec.accelerator_selector)
+        named = [_annotations(obj).get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
+        named += [
+            mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
+        ]
+        mode = _annotations(obj).get(DEPLOYMENT_MODE)
+        return Wishes(
+            classes=tuple(dict.fromkeys(one for one in named if isinstance(one, str) and one)),
+            constraints=Constraints.of(mapping(selector.get("constraints"))),
+            policy=_text(selector.get("policy")),
+            mode=mode if mode in MODES else "",
+            protocol=_protocol(spec),
+        )
     except Exception:  # whatever a tenant has thought of
         return Wishes()
 
 
-def _wishes(spec: InferenceServiceSpec, annotations: Mapping[str, Any]) -> Wishes:
-    selector = mapping(spec.accelerator_selector)
-    named = [annotations.get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
-    named += [
-        mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
-    ]
-    mode = annotations.get(DEPLOYMENT_MODE)
-    return Wishes(
-        classes=tuple(dict.fromkeys(one for one in named if isinstance(one, str) and one)),
-        constraints=Constraints.of(mapping(selector.get("constraints"))),
-        policy=_text(selector.get("policy")),
-        mode=mode if mode in MODES else "",
-        protocol=_protocol(spec),
-    )
-
-
 def _protocol(spec: InferenceServiceSpec) -> str:
-    """Return the protocol that a service asks for: by its predictor, or by the variable which that becomes."""
     model = spec.predictor.model if spec.predictor is not None and spec.engine is None else None
     if model is not None and model.protocol_version:
         return protocol_name(model.protocol_version)
@@ -411,11 +402,10 @@ def _devices(spec: ServingRuntimeSpec) -> int:
 
 
 def _resources(pod: PodFields, runner: Container | None) -> Mapping[str, Any]:
-    """Return what the container that runs the engine asks for."""
     containers = (pod.containers or [])[:100]
-    if runner is not None and runner.resources:
-        return runner.resources
     if runner is not None:
+        if runner.resources:
+            return runner.resources
         names = [container.get("name") for container in containers]
         name = runner.name or MAIN
         return mapping(containers[names.index(name)].get("resources")) if name in names else {}

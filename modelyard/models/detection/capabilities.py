@@ -36,7 +36,7 @@ _PIPELINES = (
     (("video",), "IMAGE_TEXT_TO_VIDEO"),
     (("image", "pix", "stablediffusion", "flux", "sana", "kandinsky", "lumina", "hunyuandit"), "TEXT_TO_IMAGE"),
 )
-_LOOKS = ("mllama", "llava", "gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "deepseek_vl", "mllama")
+_LOOKS = ("mllama", "llava", "gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "deepseek_vl")
 _EYES = ("vision_config", "vision_tower", "mm_vision_tower", "visual", "img_processor", "embd_layer")
 _OMNI = ("TEXT_TO_AUDIO", "IMAGE_TEXT_TO_AUDIO", "VIDEO_TEXT_TO_AUDIO", "AUDIO_TO_TEXT", "AUDIO_TO_AUDIO")
 _HEARS = ("whisper", "wav2vec2", "hubert", "forctc", "forspeechtotext", "forspeechseq2seq")
@@ -57,8 +57,7 @@ def has_vision(config: Config) -> bool:
     """Whether it looks at pictures. A head for text alone, of a family that can, does not."""
     if any(level.get(name) for level in config.levels for name in _EYES):
         return True
-    kind = config.type
-    return kind in _LOOKS and not config.architecture.endswith("ForCausalLM")
+    return config.type in _LOOKS and not config.architecture.endswith("ForCausalLM")
 
 
 def is_reranker(config: Config, sentence: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -91,7 +90,6 @@ def _generates(kind: str, architecture: str) -> bool:
 
 
 def _modules(sentence: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Classes of the modules of a sentence-transformers model, in lower case."""
     listed = sentence.get("modules.json", {}).get("modules")
     return [text(mapping(module).get("type")).lower() for module in listed] if isinstance(listed, list) else []
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modelyard.models.detection.defaults import DEFAULTS, INNER_TYPES
+from modelyard.objects.documents import mapping as mapping
 
 _NESTED = (
     *("thinker_config", "text_config", "llm_config", "language_config", "language_model_config", "lm_config"),
@@ -67,11 +68,6 @@ def whole(value: object) -> int:
 def text(value: object) -> str:
     """The text without space around it, else nothing."""
     return value.strip() if isinstance(value, str) else ""
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    """The object, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
 
 
 class Config:
@@ -218,25 +214,20 @@ class Config:
     @property
     def quantization(self) -> Mapping[str, Any]:
         """Quantization as the configuration states it: of the whole model, else of its language model."""
-        for level in reversed(self.levels):
-            for key in ("quantization_config", "compression_config"):
-                if value := mapping(level.get(key)):
-                    return value
-        return {}
+        keys = ("quantization_config", "compression_config")
+        stated = (mapping(level.get(key)) for level in reversed(self.levels) for key in keys)
+        return next(filter(None, stated), {})
 
 
 def _levels(raw: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
     """A configuration and the language models nested in it, from outside to inside."""
     yield raw
     if depth < _MAX_NESTING:
-        inner = (raw[key] for key in _NESTED if isinstance(raw.get(key), Mapping))
-        for value in inner:
-            yield from _levels(value, depth + 1)
-            return
+        inner = next((raw[key] for key in _NESTED if isinstance(raw.get(key), Mapping)), None)
+        yield from _levels(inner, depth + 1) if inner is not None else ()
 
 
 def _text_type(levels: tuple[Mapping[str, Any], ...]) -> str:
-    """Type of the innermost level, as stated or by the type of the level around it."""
     stated = text(levels[0].get("model_type")) or text(levels[0].get("_class_name"))
     if len(levels) == 1:
         # Some files have the language model's values next to those of the whole model.

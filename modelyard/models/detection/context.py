@@ -22,7 +22,6 @@ _SAME_LENGTH = frozenset({"llama3", "longrope", "su", "default", "mrope"})
 """Types of RoPE scaling that leave the length as it is. The last two scale nothing."""
 _FINAL = ("gemma3", "gemma3n")
 """Families whose length includes the scaling already."""
-_DEFAULT_OF_DEEPSEEK_VL = 4096
 
 
 def context_length(config: Config) -> int:
@@ -51,26 +50,20 @@ def pooling_length(config: Config, length: int, sentence: Mapping[str, Any], tok
 
 
 def _stated(config: Config) -> int:
-    """The smallest length of the language model, else of the levels around it."""
     for level in config.levels:
         if limit := whole(level.get("model_max_length")):
             return limit
         lengths = [length for key in _KEYS if (length := whole(level.get(key)))]
         if lengths:
             return min(lengths)
-        if level is config.levels[0] and (default := _default(config)):
-            return default
+        if level is config.levels[0]:
+            is_deepseek_vl = config.type.startswith("deepseek_vl")
+            if default := 4096 if is_deepseek_vl else config.number("max_position_embeddings"):
+                return default
     return 0
 
 
-def _default(config: Config) -> int:
-    if config.type.startswith("deepseek_vl"):
-        return _DEFAULT_OF_DEEPSEEK_VL
-    return config.number("max_position_embeddings")
-
-
 def _ropes(config: Config) -> Iterator[Mapping[str, Any]]:
-    """RoPE parameters: one object, or one for each type of layer."""
     for level in config.levels:
         for key in ("rope_scaling", "rope_parameters"):
             rope = mapping(level.get(key))

@@ -33,11 +33,6 @@ def name(text: str) -> str:
     return _ODD.sub("_", text[:MAX_NAME])
 
 
-def problem(text: str) -> str:
-    """What could not be told, in one bounded line of ASCII."""
-    return cut(printable(text[:1000]).encode("ascii", "replace").decode(), _MAX_PROBLEM).replace("…", "~")
-
-
 class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
 
@@ -135,8 +130,9 @@ class Facts(_Value):
 
 
 def bounded_problems(texts: list[str]) -> tuple[str, ...]:
-    """The first few of them, each once."""
-    return tuple(dict.fromkeys(map(problem, texts)))[:_MAX_PROBLEMS]
+    """The first few of them, each once, in one bounded line of ASCII."""
+    lines = (printable(text[:1000]).encode("ascii", "replace").decode() for text in texts)
+    return tuple(dict.fromkeys(cut(line, _MAX_PROBLEM).replace("…", "~") for line in lines))[:_MAX_PROBLEMS]
 
 
 def fill(spec: BaseModelSpec, facts: Facts) -> BaseModelSpec:

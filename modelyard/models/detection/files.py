@@ -66,7 +66,6 @@ class Weights:
 class Files:
     """What was read of a model, by the path of each file from its folder."""
 
-    folder: str
     config_path: str | None = None
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     weights: Mapping[str, Weights] = field(default_factory=dict)
@@ -100,48 +99,34 @@ class _Reader:
         config = self._config()
         if config is None:
             return self._without_config()
-        place = str(PurePosixPath(config).parent)
-        place = "" if place == "." else place
+        place = _parent(config)
         index = self._document(config, MAX_CONFIG)
         weights: dict[str, Weights] = {}
         if PurePosixPath(config).name == PIPELINE_INDEX:
-            for component in _components(index or {}):
+            for component in [name for name in index or {} if not name.startswith("_")][:64]:
                 where = _join(place, component)
-                if _join(where, CONFIG) in self.sizes:
+                if "/" not in component and component not in ("", ".", "..") and _join(where, CONFIG) in self.sizes:
                     self._document(_join(where, CONFIG), MAX_CONFIG)
                     weights[component] = self._weights(where)
         else:
             for other in (*SENTENCE_FILES, *QUANTIZATION_FILES, ADAPTER):
                 self._document(_join(place, other), MAX_CONFIG)
-            self._modules(_join(place, MODULES))
+            self._document(_join(place, MODULES), MAX_CONFIG, is_list=True)
             if (index or {}).get("position_embedding_type") == "absolute":
                 self._document(_join(place, TOKENIZER), MAX_CONFIG)
             weights[""] = self._weights(place)
-        return Files(str(self.folder), config, self.documents, weights, tuple(self.problems))
+        return Files(config, self.documents, weights, tuple(self.problems))
 
     def _without_config(self) -> Files:
         """Read a folder that has no configuration: GGUF files have one of their own."""
         if any(path.endswith(".gguf") for path in self.sizes):
             weights = self._weights("")
             if self.gguf_config:
-                documents = {CONFIG: self.gguf_config}
-                return Files(str(self.folder), CONFIG, documents, {"": weights}, tuple(self.problems))
+                return Files(CONFIG, {CONFIG: self.gguf_config}, {"": weights}, tuple(self.problems))
         if self._document(ADAPTER, MAX_CONFIG) is not None:
-            return Files(str(self.folder), ADAPTER, self.documents, problems=tuple(self.problems))
+            return Files(ADAPTER, self.documents, problems=tuple(self.problems))
         self.problems.append(f"no {CONFIG} and no {PIPELINE_INDEX} in {self.folder}")
-        return Files(str(self.folder), problems=tuple(self.problems))
-
-    def _modules(self, path: str) -> None:
-        """Read the modules of a sentence-transformers model: a list, kept as an object."""
-        if path not in self.sizes:
-            return
-        try:
-            modules = _json(self._bytes(path, MAX_CONFIG))
-        except Unreadable as error:
-            self.problems.append(f"{shown(path)} {error}")
-            return
-        if isinstance(modules, list):
-            self.documents[path] = {"modules": modules[:64]}
+        return Files(problems=tuple(self.problems))
 
     def _walk(self) -> Iterator[tuple[str, int]]:
         """(path, size) of every file, folder by folder and by name; links only where they lead to something allowed."""
@@ -171,18 +156,19 @@ class _Reader:
         return os.path.commonpath((self.root, os.path.realpath(path))) == self.root
 
     def _config(self) -> str | None:
-        """The file that says what this is: a pipeline's index before a configuration, near ones before deep ones."""
-        anywhere = {name: [path for path in self.sizes if PurePosixPath(path).name == name] for name in _TOLD_BY}
-        if anywhere[PIPELINE_INDEX]:
-            return anywhere[PIPELINE_INDEX][0]
+        indexes, configs = (
+            [path for path in self.sizes if PurePosixPath(path).name == name] for name in (PIPELINE_INDEX, CONFIG)
+        )
         preferred = [path for place in _CONFIG_FOLDERS if (path := _join(place, CONFIG)) in self.sizes]
-        return next(iter((*preferred, *anywhere[CONFIG])), None)
+        return next(iter((*indexes, *preferred, *configs)), None)
 
-    def _document(self, path: str, most: int) -> Mapping[str, Any] | None:
+    def _document(self, path: str, most: int, *, is_list: bool = False) -> Mapping[str, Any] | None:
         if path not in self.sizes:
             return None
         try:
             found = _json(self._bytes(path, most))
+            if is_list:  # the modules of a sentence-transformers model
+                found = {"modules": found[:64] if isinstance(found, list) else []}
             if not isinstance(found, dict):
                 raise Unreadable("is no JSON object")
         except Unreadable as error:
@@ -215,18 +201,16 @@ class _Reader:
         if all(path.endswith(".gguf") for path in paths):
             # Large quantizations have folders of their own, next to the image encoder.
             below = [p for p in self.sizes if _is_weight(p) and (not place or p.startswith(place + "/"))]
-            is_gguf = bool(paths) or (bool(below) and below[0].endswith(".gguf"))
-            if is_gguf:
+            if paths or (below and below[0].endswith(".gguf")):
                 paths = [path for path in below if path.endswith(".gguf")]
             else:
                 paths = [path for path in below if _parent(path) == _parent(below[0])]
         where = _parent(paths[0]) if paths else place
-        is_indexed = _join(where, WEIGHT_INDEX) in self.sizes
         tensors = [path for path in paths if path.endswith(".safetensors")]
         if not tensors and any(path.endswith(".gguf") for path in paths):
             return self._gguf([path for path in paths if path.endswith(".gguf")])
         try:
-            if is_indexed:
+            if _join(where, WEIGHT_INDEX) in self.sizes:
                 tensors = self._indexed(where)
             if len(tensors) > MAX_SHARDS:
                 raise Unreadable(f"{len(tensors)} files of weights are more than {MAX_SHARDS}")
@@ -275,7 +259,6 @@ class _Reader:
         return sorted(named)
 
     def _charge(self, length: int) -> None:
-        """Count the bytes of a header. Raises ``Unreadable`` where all together have too many."""
         self.headers += length
         if self.headers > MAX_HEADERS:
             raise Unreadable(f"brings the headers to more than {MAX_HEADERS} bytes")
@@ -305,7 +288,6 @@ class _Reader:
                 raise Unreadable("has tensors of too many kinds")
 
 
-_TOLD_BY = (PIPELINE_INDEX, CONFIG)
 _CONSTANTS = {"NaN": None, "Infinity": 1e308, "-Infinity": -1e308}
 
 
@@ -327,15 +309,6 @@ def _exactly(file: Any, count: int, at_most: bool = False) -> bytes:
     if left and not at_most:
         raise Unreadable(f"ends {left} bytes too early")
     return b"".join(pieces)
-
-
-def _components(index: Mapping[str, Any]) -> Iterator[str]:
-    """The components of a pipeline that can have a folder."""
-    for count, name in enumerate(name for name in index if not name.startswith("_")):
-        if count == 64:
-            return
-        if "/" not in name and name not in ("", ".", ".."):
-            yield name
 
 
 def _is_weight(path: str) -> bool:

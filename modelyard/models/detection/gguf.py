@@ -107,13 +107,9 @@ def as_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "expert_feed_forward_length": "moe_intermediate_size",
         "vocab_size": "vocab_size",
     }
-    config: dict[str, Any] = {"model_type": kind}
-    for suffix, name in names.items():
-        if (value := metadata.get(f"{kind}.{suffix}")) is not None:
-            config[name] = value
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    config.setdefault("vocab_size", tokens)
-    return config
+    found = {name: metadata.get(f"{kind}.{suffix}") for suffix, name in names.items()}
+    tokens = {"vocab_size": metadata.get("tokenizer.ggml.tokens")}
+    return {"model_type": kind, **tokens, **{name: value for name, value in found.items() if value is not None}}
 
 
 class _Reader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -71,14 +71,13 @@ def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
     kind, stated = config.type, config.architecture
     if not kind:
         problems.append(f"{files.config_path}: model_type is missing, so only what every type says was read")
-    sentence = _sentence_files(files)
+    sentence = _documents(files, (*SENTENCE_FILES, MODULES))
     weights = files.weights.get("", Weights())
     # A GGUF model sees with an image encoder in a file of its own.
     vision = weights.has_encoder if weights.gguf else capabilities.has_vision(config)
     reranker = capabilities.is_reranker(config, sentence)
     embedding = not reranker and capabilities.is_embedding(config, sentence)
-    side = {path: document for path in QUANTIZATION_FILES if (document := files.documents.get(_beside(files, path)))}
-    quantization = read_quantization(config.quantization, side)
+    quantization = read_quantization(config.quantization, _documents(files, QUANTIZATION_FILES))
     if weights.gguf:
         quantization = Quantization(method=weights.gguf)
     elif not quantization.method and parameters.is_mostly_fp8(weights.elements):
@@ -86,7 +85,6 @@ def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
     dtype = config.text("torch_dtype", "dtype").removeprefix("torch.")
     count, source = _parameters(config, weights, bool(quantization.method or quantization.scheme), problems)
     weight_bytes = weights.size or (round(count * _element_bytes(dtype, quantization)) if count else 0)
-    version = config.text("transformers_version")
     length = context_length(config)
     if embedding or reranker:
         tokenizer = files.documents.get(_beside(files, TOKENIZER), {})
@@ -98,7 +96,7 @@ def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
         format=_GGUF if weights.gguf else _FORMAT[0],
         format_version=None if weights.gguf else _FORMAT[1],
         framework=_GGUF_FRAMEWORK if weights.gguf else "transformers",
-        framework_version=None if weights.gguf else _name(version),
+        framework_version=None if weights.gguf else _name(config.text("transformers_version")),
         parameters=count or None,
         parameters_from=source,
         context_length=length or None,
@@ -124,10 +122,8 @@ def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
     )
 
 
-def _sentence_files(files: Files) -> dict[str, Mapping[str, Any]]:
-    """The files of sentence-transformers next to the configuration, by name."""
-    names = (*SENTENCE_FILES, MODULES)
-    return {path: document for path in names if (document := files.documents.get(_beside(files, path))) is not None}
+def _documents(files: Files, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    return {name: document for name in names if (document := files.documents.get(_beside(files, name))) is not None}
 
 
 def _beside(files: Files, other: str) -> str:
@@ -147,13 +143,12 @@ def _parameters(
     config: Config, weights: Weights, is_quantized: bool, problems: list[str]
 ) -> tuple[int, parameters.Source | None]:
     exact = parameters.counted(weights.elements, config, is_quantized)
-    estimate = parameters.estimated(config)
     if 0 < exact <= MAX_COUNT:
         return exact, "weights"
-    if estimate is None:
-        problems.append("the configuration says too little to work out the number of parameters")
-        return 0, None
-    return estimate
+    if (estimate := parameters.estimated(config)) is not None:
+        return estimate
+    problems.append("the configuration says too little to work out the number of parameters")
+    return 0, None
 
 
 def _element_bytes(dtype: str, quantization: Quantization) -> float:
@@ -166,16 +161,14 @@ def _pipeline(files: Files, index: Mapping[str, Any], problems: list[str]) -> Fa
     cls = text(index.get("_class_name"))
     if not cls:
         problems.append(f"{files.config_path}: _class_name is missing")
-    components = {}
-    for key in [key for key in index if not key.startswith("_")][:16]:
-        if name(key):
-            components[name(key)] = _component(index[key])
+    keys = [key for key in index if not key.startswith("_")][:16]
+    components = {name(key): _component(index[key]) for key in keys if name(key)}
     needed = ["transformer" if "transformer" in index else "unet", *_PIPELINE_PARTS]
     present = {key for key, (library, _) in components.items() if library}
     needed += [key for key in present if key in files.weights and key not in needed]
-    found = [files.weights.get(key) for key in needed]
     count = 0
-    for weights, key in zip(found, needed, strict=True):
+    for key in needed:
+        weights = files.weights.get(key)
         if weights is None or not weights.elements:
             problems.append(f"parameters are not counted: {key} has no configuration or no readable weights")
             count = 0

@@ -107,8 +107,7 @@ def cache(config: Config, element: float) -> Cache:
     kinds, window = cached_layers(config), _window(config)
     if not window:
         kinds = ["full" if kind == "window" else kind for kind in kinds]
-    per_layer = _listed_heads(config)
-    if per_layer:
+    if per_layer := _listed_heads(config):
         of_head = 2 * config.head_size * element
         limited_heads = sum(h for h, kind in zip(per_layer, kinds, strict=False) if kind == "window")
         full_heads = sum(per_layer) - limited_heads
@@ -176,7 +175,6 @@ def _window(config: Config) -> int:
 
 
 def _kinds(config: Config) -> list[Kind]:
-    """Kinds as the configuration lists them, else by the family's rule."""
     layers = config.layers if config.layers <= MAX_LAYERS else 0
     for key in ("layer_types", "layers_block_type", "block_types", "_block_types"):
         if named := config.listed(key):
@@ -213,8 +211,7 @@ def _listed_attention(config: Config) -> set[int] | None:
     counted_from_1 = config.part("linear_attn_config").get("full_attn_layers")
     if isinstance(counted_from_1, list):
         return {number - 1 for number in _numbers(counted_from_1[:MAX_LAYERS])}
-    crossing = config.listed("cross_attention_layers")
-    if crossing:
+    if crossing := config.listed("cross_attention_layers"):
         # These keep the image, not the text.
         return set(range(min(config.layers, MAX_LAYERS))) - _numbers(crossing)
     return None

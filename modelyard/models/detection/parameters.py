@@ -63,8 +63,7 @@ def _bits(config: Config) -> int:
 def estimated(config: Config) -> tuple[int, Source] | None:
     """Parameters by the configuration alone, and how; ``None`` where it says too little."""
     has_formula = config.type in _FORMULA_FIRST or config.family in _FORMULA_FIRST
-    first, second = (_formula, _table) if has_formula else (_table, _formula)
-    for way in (first, second):
+    for way in (_formula, _table) if has_formula else (_table, _formula):
         found = way(config)
         if found and found < MAX_COUNT:
             return found, "formula" if way is _formula else "table"
@@ -173,10 +172,8 @@ def _experts(config: Config, h: int) -> tuple[int, int]:
 def _vision(config: Config) -> int:
     """What looks at pictures, roughly: a transformer with four square matrices and two of its feed-forward width."""
     vision = Config(config.part("vision_config"))
-    h, layers = (
-        vision.number("embed_dim", "hidden_size", "width"),
-        vision.number("depth", "num_hidden_layers", "layers"),
-    )
+    h = vision.number("embed_dim", "hidden_size", "width")
+    layers = vision.number("depth", "num_hidden_layers", "layers")
     width = vision.number("intermediate_size") or int(h * (vision.number("mlp_ratio") or 4))
     return layers * (4 * h * h + 2 * h * width)
 

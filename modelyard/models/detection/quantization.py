@@ -151,7 +151,7 @@ def is_asked_for(asked: str, quantization: str, method: str) -> bool:
 def weight_bits(word: str) -> float:
     """Bits of a weight of a model whose spec has this word; 16 for an unknown one."""
     meaning = _word(word)
-    return BITS.get(meaning.scheme, 16.0) if meaning else 16.0
+    return BITS.get(meaning.scheme if meaning else "", 16.0)
 
 
 def _method(section: Mapping[str, Any]) -> str:
@@ -165,12 +165,11 @@ def _method(section: Mapping[str, Any]) -> str:
 
 
 def _scheme(section: Mapping[str, Any], schemes: Mapping[str, int]) -> str:
-    """The scheme with the fewest bits that layers have, else that of the algorithm, the format or the method."""
     if schemes:
         return min(schemes, key=lambda scheme: (BITS.get(scheme, 16.0), scheme))
     for key in ("quant_algo", "format", "quant_method", "quantization_scheme", "scheme"):
         if (word := _word(text(section.get(key)))) is not None:
-            return _of_bits(word.scheme, section)
+            return "int8" if word.scheme == "int4" and _stated_bits(section) == 8 else word.scheme
     exported = mapping(mapping(section.get("global_quant_config")).get("weight"))
     details = (section.get("quant_type"), section.get("weights"), exported.get("dtype"), section.get("quant_method"))
     detail = " ".join(str(other)[:2000].lower() for other in details)
@@ -205,22 +204,14 @@ def _word(name: str) -> Word | None:
 
 
 def _of_weights(weights: Mapping[str, Any], form: str) -> str:
-    """The scheme of one group's weights: type and bits, and for 4-bit floating point the kind of block."""
     bits, kind = whole(weights.get("num_bits")), text(weights.get("type")) or "int"
     if not bits:
         return ""
     if kind == "int":
         return f"int{bits}" if bits in (4, 8) else ""
-    if bits == 8:
-        is_blocked = whole(weights.get("group_size")) == 32
-        return "mxfp8" if "mxfp8" in form or is_blocked else "fp8"
-    if bits == 4:
-        return "mxfp4" if "mxfp4" in form or whole(weights.get("group_size")) == 32 else "nvfp4"
-    return ""
-
-
-def _of_bits(scheme: str, section: Mapping[str, Any]) -> str:
-    return "int8" if scheme == "int4" and _stated_bits(section) == 8 else scheme
+    scheme = {8: "fp8", 4: "nvfp4"}.get(bits, "")
+    is_blocked = f"mxfp{bits}" in form or whole(weights.get("group_size")) == 32
+    return f"mxfp{bits}" if scheme and is_blocked else scheme
 
 
 def _stated_bits(section: Mapping[str, Any]) -> int:

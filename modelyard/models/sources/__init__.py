@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.uri import Bucket, GitHubRelease, HubModel, StorageURI
 from modelyard.objects.urls import describe_url_problem
 
@@ -96,9 +96,7 @@ class ListingBudget:
                 raise FetchError("UnsupportedSource", problem)
             if url in self._read:
                 problem = f"the listing leads back to {url.partition('?')[0][:200]}, which was read before"
-                raise FetchError(
-                    "SourceUnavailable", f"{problem}; report it to whoever runs the source", retryable=True
-                )
+                raise unavailable(f"{problem}; report it to whoever runs the source")
 
     def answered(self, url: str) -> None:
         """Remember a page that was sent."""
@@ -250,7 +248,6 @@ _TRANSLATED = IPv6Network("64:ff9b::/96")
 
 
 def _check_name(host: str, public: bool) -> None:
-    """FetchError for the name of a metadata service, and with ``public`` for one that only means something inside."""
     from modelyard.models.settings import internal
 
     name = host.lower().rstrip(".")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import urllib3
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import Credentials
 from modelyard.models.sources.http import HttpPool
 from modelyard.models.uri import Bucket, check_bucket, is_region
@@ -77,16 +78,11 @@ def locate(
         virtual = host.startswith(f"{uri.bucket}.s3") or host.endswith(_VIRTUAL_ONLY)
     virtual = virtual if style is None else style == "virtual"
     if virtual:
-        url = _with_bucket(base, uri.bucket).geturl()
+        if not (base.hostname or "").startswith(f"{uri.bucket}."):
+            base = base._replace(netloc=f"{uri.bucket}.{base.netloc}")
+        url = base.geturl()
         return BucketAddress(url, url, region, True, own)
     return BucketAddress(f"{base.geturl()}/{uri.bucket}", base.geturl(), region, False, own)
-
-
-def _with_bucket(base: SplitResult, bucket: str) -> SplitResult:
-    """The address with the bucket in its host, where it is not there yet."""
-    if (base.hostname or "").startswith(f"{bucket}."):
-        return base
-    return base._replace(netloc=f"{bucket}.{base.netloc}")
 
 
 def ask_region(bucket: str, around: str | None) -> str:
@@ -131,16 +127,12 @@ def sign_in(credentials: Credentials, address: BucketAddress) -> dict[str, Any]:
                 "Unauthorized", f"the credentials have no {missing}; put both keys in the Secret, or neither"
             )
         if key is not None:
-            return {"credential_provider": _static(key, secret, source.get("AWS_SESSION_TOKEN"))}
+            given = {"access_key_id": key, "secret_access_key": secret, "token": source.get("AWS_SESSION_TOKEN")}
+            return {"credential_provider": partial(dict, given, expires_at=None)}
     # Whoever may not use this machine's identity has this variable, and it is empty.
     if address.own and credentials.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE") != "":
         return _ambient(address.region)
     return {"skip_signature": True}
-
-
-def _static(key: str, secret: str | None, token: str | None) -> Callable[[], dict[str, Any]]:
-    given = {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
-    return lambda: given
 
 
 def _ambient(region: str) -> dict[str, Any]:
@@ -157,9 +149,7 @@ def _ambient(region: str) -> dict[str, Any]:
         provider = Boto3CredentialProvider(session)
         provider()  # Now, because a store does not say what has gone wrong with it.
     except (NotConnected, HTTPClientError) as error:
-        raise FetchError(
-            "SourceUnavailable", f"the identity of this machine cannot be used at Amazon: {error}", retryable=True
-        ) from error
+        raise unavailable(f"the identity of this machine cannot be used at Amazon: {error}") from error
     except (BotoCoreError, ClientError, OSError, ValueError) as error:  # of files, too: a token's, a profile's
         raise FetchError(
             "Unauthorized",

@@ -18,7 +18,8 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from modelyard.models.errors import FetchError
+from modelyard.models.beneath import folders_above
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import (
     Chunk,
     Credentials,
@@ -87,9 +88,44 @@ def open_store(
 def _open(
     uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, style: str | None, public: bool
 ) -> _Opened:
-    """The store of this URI, with the credentials there are, else anonymous. Raises FetchError."""
     try:
-        return _opened(uri, credentials, endpoint, region, style, public)
+        options: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h", "user_agent": "modelyard"}
+        refused: list[FetchError] = []
+        budget = ListingBudget()
+        # obstore goes wherever it is sent, and knows nothing of proxies that others have allowed.
+        options |= {"proxy_url": guarded(public, refused, budget), "allow_http": (endpoint or "").startswith("http://")}
+        retries: Any = {"max_retries": 0}  # Retried by whoever fetches, who knows how patient to be.
+        store: S3Store | GCSStore | AzureStore
+        sign: Callable[[str], str] | None
+        headers: dict[str, str] = {}
+        secret: Secret = {}
+        if uri.kind == "az":
+            store, where, sign = azure.open_container(
+                uri, credentials, endpoint, client_options=options, retry_config=retries
+            )
+            return _Opened(store, where, sign, azure.HEADERS, secret, refused, budget)
+        if uri.kind == "gs":
+            access = google.sign_in(credentials, endpoint)
+            store = GCSStore(uri.bucket, client_options=options, retry_config=retries, **access.options)
+            where = f"{(endpoint or f'https://{google.HOST}').rstrip('/')}/{uri.bucket}"
+            signs, secret = access.signs, access.identity.headers if access.identity is not None else {}
+            if signs and endpoint is not None:
+                headers["Host"] = google.HOST  # What obstore signs for, wherever that is.
+        else:
+            address = amazon.locate(uri, credentials, endpoint, region, style, amazon.ask_region)
+            signing = amazon.sign_in(credentials, address)
+            signs, where = "skip_signature" not in signing, address.url
+            store = S3Store(
+                uri.bucket,
+                endpoint=address.endpoint,
+                region=address.region,
+                client_options=options,
+                retry_config=retries,
+                virtual_hosted_style_request=address.virtual,
+                **signing,
+            )
+        sign = (lambda key: obstore.sign(store, "GET", key, SIGNED_FOR)) if signs else None
+        return _Opened(store, where, sign, headers, secret, refused, budget)
     except (BaseError, ValueError, TypeError):  # What it says shows what it was given.
         raise FetchError(
             "Unauthorized",
@@ -98,59 +134,12 @@ def _open(
         ) from None
 
 
-def _opened(
-    uri: Bucket, credentials: Credentials, endpoint: str | None, region: str | None, style: str | None, public: bool
-) -> _Opened:
-    options: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h", "user_agent": "modelyard"}
-    refused: list[FetchError] = []
-    budget = ListingBudget()
-    # obstore goes wherever it is sent, and knows nothing of proxies that others have allowed.
-    options |= {"proxy_url": guarded(public, refused, budget), "allow_http": (endpoint or "").startswith("http://")}
-    retries: Any = {"max_retries": 0}  # Retried by whoever fetches, who knows how patient to be.
-    store: S3Store | GCSStore | AzureStore
-    sign: Callable[[str], str] | None
-    headers: dict[str, str] = {}
-    secret: Secret = {}
-    if uri.kind == "az":
-        store, where, sign = azure.open_container(
-            uri, credentials, endpoint, client_options=options, retry_config=retries
-        )
-        return _Opened(store, where, sign, azure.HEADERS, secret, refused, budget)
-    if uri.kind == "gs":
-        access = google.sign_in(credentials, endpoint)
-        store = GCSStore(uri.bucket, client_options=options, retry_config=retries, **access.options)
-        where = f"{(endpoint or f'https://{google.HOST}').rstrip('/')}/{uri.bucket}"
-        signs, secret = access.signs, access.identity.headers if access.identity is not None else {}
-        if signs and endpoint is not None:
-            headers["Host"] = google.HOST  # What obstore signs for, wherever that is.
-    else:
-        address = amazon.locate(uri, credentials, endpoint, region, style, amazon.ask_region)
-        signing = amazon.sign_in(credentials, address)
-        signs, where = "skip_signature" not in signing, address.url
-        store = S3Store(
-            uri.bucket,
-            endpoint=address.endpoint,
-            region=address.region,
-            client_options=options,
-            retry_config=retries,
-            virtual_hosted_style_request=address.virtual,
-            **signing,
-        )
-    sign = (lambda key: obstore.sign(store, "GET", key, SIGNED_FOR)) if signs else None
-    return _Opened(store, where, sign, headers, secret, refused, budget)
-
-
 class BucketSource:
     """What lies below a prefix. A bucket has no revisions: that of a listing is the state of all its objects."""
 
     def __init__(self, uri: Bucket, opened: _Opened, http: Http) -> None:
-        self.uri, self._http, self._budget = uri, http, opened.budget
-        self._store, self._sign, self._refused, self._headers = (
-            opened.store,
-            opened.sign,
-            opened.refused,
-            opened.headers,
-        )
+        self.uri, self._http, self._budget, self._store = uri, http, opened.budget, opened.store
+        self._sign, self._refused, self._headers = opened.sign, opened.refused, opened.headers
 
     def list(self) -> Listing:
         """Every object below the prefix, or the one object of that name."""
@@ -177,9 +166,7 @@ class BucketSource:
             for one in sorted(found, key=lambda one: one["path"])
         )
         # Consoles make objects of no bytes that stand for folders.
-        folders = {
-            "/".join(parts[:n]) for file in files for parts in [file.name.split("/")] for n in range(1, len(parts))
-        }
+        folders = folders_above(file.name for file in files)
         files = tuple(file for file in files if file.size or file.name not in folders)
         if not files:
             raise FetchError("NothingToFetch", f"{self.uri}: there is no object below this prefix; check storageUri")
@@ -208,7 +195,6 @@ class BucketSource:
             raise self._explained(error) from error
 
     def _explained(self, error: FetchError) -> FetchError:
-        """The error, with the credentials to give where a request without any was refused."""
         if self._http.secret or self._sign or error.reason not in ("Unauthorized", "Forbidden"):
             return error
         problem = str(error).partition("; ")[0]
@@ -268,7 +254,7 @@ def _failed(error: Exception, subject: str, refused: list[FetchError], uri: Buck
     if status is not None:
         return of_status(int(status[1]), subject, code)
     shown = text.splitlines()[0][:300] if text else type(error).__name__
-    return FetchError("SourceUnavailable", f"{subject}: {shown}", retryable=True)
+    return unavailable(f"{subject}: {shown}")
 
 
 def _quoted(etag: str | None) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import Chunk, Listing, SourceFile
 from modelyard.models.sources.http import Http
 from modelyard.models.uri import GitHubRelease
@@ -38,9 +38,7 @@ class GitHub:
             states = sorted((file.key, file.size, file.etag, file.sha256) for file in files)
             named = str(release["tag_name"])[:100]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FetchError(
-                "SourceUnavailable", f"{self.uri}: the answer is no release: {str(error)[:200]}", retryable=True
-            ) from error
+            raise unavailable(f"{self.uri}: the answer is no release: {str(error)[:200]}") from error
         if not files:
             raise FetchError(
                 "NothingToFetch", f"{self.uri}: the release has no files; attach them to it, or name another tag"

@@ -15,7 +15,7 @@ from typing import Any
 
 import urllib3
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import Credentials
 
 HOST = "storage.googleapis.com"
@@ -75,11 +75,7 @@ class MachineIdentity:
             body = json.loads(answer.read(_ANSWER_LIMIT)) if answer.status == 200 else {}
             token, seconds = str(body["access_token"]), float(body["expires_in"])
         except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FetchError(
-                "SourceUnavailable",
-                f"cannot get a token of this machine's Google identity: {str(error)[:200]}",
-                retryable=True,
-            ) from error
+            raise unavailable(f"cannot get a token of this machine's Google identity: {str(error)[:200]}") from error
         seconds = min(max(seconds, 0.0), 86_400.0)
         return token, time.monotonic() + max(seconds / 2, seconds - _MARGIN)
 

@@ -51,7 +51,6 @@ class _Guard(BaseHTTPRequestHandler):
         """Nothing."""
 
     def do_CONNECT(self) -> None:
-        """TLS goes through as it is."""
         self.close_connection = True
         try:
             target = self._connected()
@@ -81,7 +80,6 @@ class _Guard(BaseHTTPRequestHandler):
                 return
 
     def _connected(self) -> socket.socket:
-        """A connection to where the client asks to be led, through the HTTPS proxy where there is one for it."""
         host, _, port = self.path.rpartition(":")
         url, host = f"https://{self.path}", host.strip("[]")
         check_host(url, self.public)
@@ -97,7 +95,6 @@ class _Guard(BaseHTTPRequestHandler):
         return connection
 
     def do_GET(self) -> None:
-        """What is not encrypted is asked here."""
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
         try:
             check_host(self.path, self.public)

@@ -15,7 +15,7 @@ from urllib.parse import urljoin, urlsplit
 
 import urllib3
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 from modelyard.models.sources import RangesIgnored, check_address, check_host
 from modelyard.models.sources.proxies import read_proxy
 
@@ -176,7 +176,7 @@ class Http:
                 length -= got
                 yield view[:got]
             if length > 0:
-                raise FetchError("SourceUnavailable", f"{self.host}: ended early", retryable=True)
+                raise unavailable(f"{self.host}: ended early")
         except (HTTPException, OSError) as error:
             raise self._broken(error) from error
         finally:
@@ -222,7 +222,7 @@ class Http:
                 here = url  # A signed address that has run out.
                 continue
             raise refused
-        raise FetchError("SourceUnavailable", f"{self.host}: more than five redirects", retryable=True)
+        raise unavailable(f"{self.host}: more than five redirects")
 
     def _refused(self, response: urllib3.BaseHTTPResponse, url: str) -> FetchError:
         status, wait = response.status, retry_after(response.headers)
@@ -234,7 +234,8 @@ class Http:
         return of_status(status, url.partition("?")[0], code[:200], wait)
 
     def _broken(self, error: Exception) -> FetchError:
-        return FetchError("SourceUnavailable", f"{self.host}: {_first_line(error)}", retryable=True)
+        shown = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        return unavailable(f"{self.host}: {shown}")
 
 
 def of_status(status: int, what: str, code: str = "", wait: float | None = None) -> FetchError:
@@ -242,7 +243,7 @@ def of_status(status: int, what: str, code: str = "", wait: float | None = None)
     said = f"{what}: HTTP {status}" + (f" ({code})" if code else "")
     if code == _CLOCK_DIFFERS:  # no key is wrong: it is fetched once the clock is right
         remedy = "the clock of this node differs too much from the source's; set it"
-        return FetchError("SourceUnavailable", f"{said}; {remedy}", retryable=True)
+        return unavailable(f"{said}; {remedy}")
     status = 401 if code in _REFUSED_KEYS else _STATUSES.get(code, status)
     match status:
         case 401:
@@ -261,7 +262,7 @@ def of_status(status: int, what: str, code: str = "", wait: float | None = None)
         remedy = "the server does not know this protocol; check endpoint"
         return FetchError("SourceRefused", f"{said}; {remedy}")
     if status in (408, 409, 425) or status >= 500:
-        return FetchError("SourceUnavailable", f"{said}; the source is in trouble", retryable=True, retry_after=wait)
+        return unavailable(f"{said}; the source is in trouble", wait)
     return FetchError("SourceRefused", f"{said}; the source does not understand; check storageUri and endpoint")
 
 
@@ -287,9 +288,4 @@ def _length(response: urllib3.BaseHTTPResponse, unknown: int = 0) -> int:
 
 
 def _plain_etag(etag: str) -> str:
-    """An ETag without what only says how it may be compared."""
     return etag.removeprefix("W/").strip('"')
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -16,7 +16,7 @@ from huggingface_hub import HfApi, hf_hub_url, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import unavailable
 from modelyard.models.sources import Chunk, Listing, ListingBudget, SourceFile, bounded, check_address, check_host
 from modelyard.models.sources.http import Http, of_status, retry_after
 from modelyard.models.sources.proxies import HttpsProxy, read_proxy
@@ -53,7 +53,7 @@ def _client(public: bool, budget: ListingBudget) -> httpx2.Client:
 
     def answered(response: httpx2.Response) -> None:
         if response.headers.get("Content-Encoding", "identity") != "identity":  # it may unpack to any size
-            raise FetchError("SourceUnavailable", f"{response.url.host}: sends compressed answers", retryable=True)
+            raise unavailable(f"{response.url.host}: sends compressed answers")
         if isinstance(response.stream, httpx2.SyncByteStream):
             response.stream = _CountedStream(response, response.stream, budget)
         if proxy is not None and proxy.serves(str(response.url)):
@@ -78,8 +78,6 @@ def _client(public: bool, budget: ListingBudget) -> httpx2.Client:
 
 
 class _Routes(httpx2.BaseTransport):
-    """Sends each request directly or through the HTTPS proxy, as ``NO_PROXY`` says."""
-
     def __init__(self, proxy: HttpsProxy, verify: ssl.SSLContext) -> None:
         self._proxy = proxy
         self._direct = httpx2.HTTPTransport(verify=verify)
@@ -118,7 +116,7 @@ class Hub:
         try:
             self._revision = self._api.model_info(self.uri.repository, revision=self.uri.revision, timeout=30).sha or ""
             if not self._revision:
-                raise FetchError("SourceUnavailable", f"{what}: the hub does not tell the commit", retryable=True)
+                raise unavailable(f"{what}: the hub does not tell the commit")
             tree = self._api.list_repo_tree(self.uri.repository, recursive=True, revision=self._revision)
             entries = bounded(tree, what)
             files = tuple(self._file(entry) for entry in entries if isinstance(entry, RepoFile))
@@ -129,11 +127,9 @@ class Hub:
             ) from error
         except httpx2.HTTPError as error:
             message = f"{urlsplit(self.endpoint).netloc}: {str(error)[:300] or type(error).__name__}"
-            raise FetchError("SourceUnavailable", message, retryable=True) from error
+            raise unavailable(message) from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise FetchError(
-                "SourceUnavailable", f"{what}: the hub's answer cannot be read: {str(error)[:200]}", retryable=True
-            ) from error
+            raise unavailable(f"{what}: the hub's answer cannot be read: {str(error)[:200]}") from error
         finally:
             self._budget.end()
         return Listing(f"hf {self.endpoint} {self.uri.repository}", self._revision, files)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
-from modelyard.models.errors import FetchError
+from modelyard.models.errors import FetchError, unavailable
 
 _VARIABLES = ("https_proxy", "HTTPS_PROXY")
 _EXCEPTIONS = ("no_proxy", "NO_PROXY")
@@ -87,7 +87,7 @@ class HttpsProxy:
             return FetchError("ProxyRefused", f"{problem}; put its user and password into HTTPS_PROXY")
         if status < 500 and status not in (408, 425, 429):
             return FetchError("ProxyRefused", f"{problem}; have {host} allowed there, or add it to NO_PROXY")
-        return FetchError("SourceUnavailable", f"{problem}; check the proxy, and that {host} exists", retryable=True)
+        return unavailable(f"{problem}; check the proxy, and that {host} exists")
 
 
 def read_proxy(environ: Mapping[str, str] | None = None) -> HttpsProxy | None:

@@ -11,7 +11,7 @@ from model_world import HOME, Cluster, condition, model
 
 from modelyard.models import names, world
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS, entry_key, label_key, shortened
-from modelyard.models.placement import excess, exclusion_by_affinity, selects
+from modelyard.models.placement import excess, exclusion_by_affinity
 from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Key
 
@@ -93,7 +93,7 @@ def e(key: str, operator: str, *values: str) -> dict[str, Any]:
 )
 def test_nodes_are_chosen_by_the_schedulers_rules(terms: list[dict[str, Any]], chosen: bool) -> None:
     labels = {"gpu": "h100", "disk": "500", "size": "500Gi"}
-    assert selects(affinity(*terms), "n", labels) is chosen
+    assert (exclusion_by_affinity(affinity(*terms), "nodeAffinity", "n", labels) is None) is chosen
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ anything = st.recursive(
 
 @given(anything)
 def test_no_affinity_raises(what: Any) -> None:
-    selects(what, "n", {"a": "b"})
+    exclusion_by_affinity(what, "nodeAffinity", "n", {"a": "b"})
     exclusion_by_affinity(what, "f", "n", {"a": "b"})
 
 
@@ -193,9 +193,9 @@ def test_a_tenants_path_never_leads_out_of_its_folder(path: str) -> None:
 )
 def test_endpoints_are_those_that_an_administrator_lists(endpoint: str, allowed: bool) -> None:
     settings = DeliverySettings(endpoints=["*.amazonaws.com", "10.0.0.7:9000"])
-    assert (settings.refusal(endpoint) is None) is allowed
+    assert (settings.hosts.refusal(endpoint, "fetched from") is None) is allowed
     if endpoint.startswith("http://169"):
-        assert DeliverySettings(endpoints=["*"]).refusal(endpoint) is not None, "a star is no internal address"
+        assert DeliverySettings(endpoints=["*"]).hosts.refusal(endpoint, ""), "a star is no internal address"
 
 
 def test_a_job_has_the_least_rights_and_no_secret_in_its_arguments() -> None:

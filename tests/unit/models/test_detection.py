@@ -64,7 +64,7 @@ GPT_OSS = {
 
 def facts(config: dict[str, Any], elements: dict[tuple[str, str], int] | None = None, **others: Any) -> Facts:
     documents = {"config.json": config, **{f"{name}.json": found for name, found in others.items()}}
-    return interpret(Files("model", "config.json", documents, {"": Weights(elements or {}, 0)}))
+    return interpret(Files("config.json", documents, {"": Weights(elements or {}, 0)}))
 
 
 def test_a_llama_is_known_in_full() -> None:

@@ -442,7 +442,7 @@ def test_no_configuration_does_harm_and_facts_survive_their_travel(
     config: dict[str, Any], kind: str, elements: dict[tuple[str, str], int], file: str
 ) -> None:
     config = {"model_type": kind, **config}
-    found = interpret(Files("model", file, {file: config}, {"": Weights(elements, 5)}, ("a long story " * 50,) * 20))
+    found = interpret(Files(file, {file: config}, {"": Weights(elements, 5)}, ("a long story " * 50,) * 20))
     text = found.to_json()
     assert len(text.encode()) <= MAX_JSON
     back = Facts.model_validate_json(text)

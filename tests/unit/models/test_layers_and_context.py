@@ -28,7 +28,7 @@ LAYER = 2 * 8 * 128 * 2
 
 
 def facts(config: dict[str, Any]) -> Facts:
-    return interpret(Files("model", "config.json", {"config.json": config}, {"": Weights()}))
+    return interpret(Files("config.json", {"config.json": config}, {"": Weights()}))
 
 
 @pytest.mark.parametrize(

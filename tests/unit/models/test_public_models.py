@@ -22,7 +22,7 @@ SERVED = {row["model"]: row for row in json.loads((DATA / "widely-served.json").
 
 def facts(config: dict[str, Any], **extra: Any) -> Facts:
     documents = {"config.json": config, **{f"{name}.json": detected for name, detected in extra.items()}}
-    return interpret(Files("model", "config.json", documents, {"": Weights()}))
+    return interpret(Files("config.json", documents, {"": Weights()}))
 
 
 @pytest.mark.parametrize(
