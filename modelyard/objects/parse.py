@@ -147,7 +147,6 @@ def pod(obj: Object) -> Pod:
 
 
 def _started(status: Object) -> str:
-    """When the last of a pod's containers started, else the pod itself."""
     starts = [
         str(running.get("startedAt") or "")
         for container in status.get("containerStatuses") or ()

@@ -33,7 +33,6 @@ def _is_legal(key: str) -> bool:
 
 
 def _require_legal(keys: Iterable[str]) -> None:
-    """Raise ``ValueError`` that names the keys that Kubernetes takes for no label."""
     illegal = [key for key in keys if not _is_legal(key)]
     if illegal:
         shown = ", ".join(repr(key if len(key) <= _LONGEST_SHOWN else f"{key[:_LONGEST_SHOWN]}...") for key in illegal)

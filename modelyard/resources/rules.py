@@ -220,7 +220,6 @@ def _newer_at(model: type[BaseModel], location: tuple[int | str, ...]) -> Mappin
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
-    """The model that ``location`` leads to; ``None`` where it leads to something else."""
     current: type[BaseModel] | None = model
     annotation: Any = model
     for part in location:

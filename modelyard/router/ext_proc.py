@@ -229,7 +229,6 @@ class GatewayExchange(Exchange):
                 await asyncio.gather(prefill, return_exceptions=True)
 
     def _request_headers(self, forward: Forward, listed: Sequence[Attempt]) -> dict[str, str]:
-        """Where to, and how often, in the words of Envoy."""
         told = {
             DESTINATION: ",".join(one.pod.address for one in listed),
             CLUSTER: str(forward.destination.server),
@@ -243,7 +242,6 @@ class GatewayExchange(Exchange):
         return told
 
     async def _follow(self, underway: _Underway, listed: Sequence[Attempt]) -> None:
-        """See the answer pass, and what it says of itself."""
         record, talk, clock = self.record, self.talk, asyncio.get_running_loop().time
         reader: CountedAnswer | None = None
         seen = False
@@ -291,7 +289,6 @@ class GatewayExchange(Exchange):
             raise Broken("the answer did not come to its end")
 
     async def _read(self, reader: CountedAnswer, chunk: bytes, *, last: bool) -> bytes:
-        """Read a piece of the answer, in steps; return the bytes to send on."""
         parts = []
         for start in range(0, len(chunk), SLICE) or (0,):
             async with self.account:
@@ -319,12 +316,10 @@ class _Underway:
         return index
 
     def answered(self, status: int) -> None:
-        """There is an answer."""
         self._answered = True
         self._decider.answered(self.forward, self.attempt, status)
 
     def end(self) -> None:
-        """It is over."""
         self._decider.ended(self.forward, self.attempt, was_answered=self._answered)
 
 
@@ -333,7 +328,6 @@ class _Processor(service.ExternalProcessorServicer):  # type: ignore[misc]
         self._front, self._idle = front, idle
 
     async def Process(self, _: Any, context: Any) -> None:
-        """One request."""
         try:
             async with asyncio.timeout(self._idle):
                 first = await context.read()
@@ -352,7 +346,6 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._unready = unready
 
     async def Check(self, request: Any, context: Any) -> Any:
-        """Whether it lives (``liveness``), or should be asked (everything else that it is known by)."""
         if request.service not in ("", "liveness", "readiness", NAME):
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
         well = request.service == "liveness" or self._unready() is None
@@ -413,7 +406,6 @@ def _told(head: Any) -> tuple[int, str, str, int]:
 
 
 def _served(message: Any) -> str:
-    """The address of the pod that answered, by the gateway's protocol or by Envoy's attribute."""
     told = message.metadata_context.filter_metadata.get("envoy.lb")
     if told is not None and SERVED in told.fields:
         return str(told.fields[SERVED].string_value)

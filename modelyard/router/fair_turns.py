@@ -86,7 +86,6 @@ class FairTurns:
             self._go_on(turns)
 
     def _go_on(self, turns: UserQueue[_Waiter]) -> None:
-        """Begin the turns that may begin now, and come back when the rate allows the next."""
         loop, model = asyncio.get_running_loop(), turns.model
         now = loop.time()
         while (ticket := turns.next(now, self._capacity(model) if self._capacity else None)) is not None:

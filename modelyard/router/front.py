@@ -239,7 +239,6 @@ class Front:
             return await exchange.refuse(refused.answer)
 
     async def _forward(self, question: Question, destination: Destination, exchange: Exchange) -> web.StreamResponse:
-        """Try one pod after the other until one answers."""
         record, tried, failed = exchange.record, set[RoutedPod](), None
         patient = True
         while True:
@@ -286,7 +285,6 @@ class Front:
     async def _plan(
         self, question: Question, destination: Destination, tried: set[RoutedPod], exchange: Exchange
     ) -> Forward | ErrorAnswer:
-        """The ranked pods; for a server without any, once it has some."""
         clock = asyncio.get_running_loop().time
         key, deadline = destination.server, clock() + self._settings.wait_seconds
         while not self.decider.fleet.has_pods(key):
@@ -367,7 +365,6 @@ def _entry(name: str) -> dict[str, Any]:
 
 
 def _left(budget: Any, left: Left | OverBudget) -> dict[str, str]:
-    """What is told of a budget."""
     told = {}
     for name, limit in (("tokens", budget.input), ("output-tokens", budget.output)):
         if limit is not None:

@@ -85,7 +85,6 @@ class SharedLimits:
 
     @contextlib.contextmanager
     def _locked(self, route: Key) -> Iterator[None]:
-        """Take the buckets from the file, and leave them there."""
         file = self._files.get(route)
         if file is None:
             yield

@@ -66,7 +66,6 @@ class _OwnerQueue(Generic[T]):
 
     @property
     def least_used(self) -> float:
-        """Seconds of the request that used least of those with waiting work."""
         while self.by_use[0][2].taken:
             heappop(self.by_use)
         return self.by_use[0][0]
@@ -165,7 +164,6 @@ class FairQueue(Generic[T]):
         return value
 
     def _first(self) -> _OwnerQueue[T] | None:
-        """Return the owner whose work is next."""
         while self._heap:
             used, number, queue = self._heap[0]
             if used >= queue.used:
@@ -217,13 +215,11 @@ class Account:
         self.charge(seconds)
 
     async def __aenter__(self) -> None:
-        """Wait for its turn."""
         if not self.start():
             await self._shares.wait(self.owner, self.used, self._expected)
             self._began = self._shares.clock()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        """As ``end``."""
         self.end()
 
 

@@ -182,13 +182,11 @@ class RedisLimits:
         self._shared[route] = told.budget, link
 
     def _let_go(self) -> None:
-        """Close the connections that no route needs."""
         used = {link for _, link in self._shared.values()}
         for name in [name for name, link in self._links.items() if link not in used]:
             self._finish(self._links.pop(name).close())
 
     def _finish(self, call: Coroutine[Any, Any, None]) -> None:
-        """Have it done, although nobody waits for it."""
         task = asyncio.create_task(call)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

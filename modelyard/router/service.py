@@ -152,7 +152,6 @@ class RouterProcess:
             await asyncio.gather(writing, return_exceptions=True)
 
     def _picker(self) -> EndpointPicker | None:
-        """The front for gateways, bound; where it is asked for."""
         if self.settings.ext_proc_port is None:
             return None
         try:
@@ -217,7 +216,6 @@ class RouterProcess:
         return listener, acceptor
 
     async def _synced(self) -> bool:
-        """Wait until the cluster was read; whether that came to be before the end."""
         waits = [asyncio.create_task(one.wait()) for one in (self.follower.synced, self._stop)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
@@ -225,7 +223,6 @@ class RouterProcess:
         return not self._stop.is_set()
 
     async def _leave(self, site: Acceptor, listener: web.Server, picker: EndpointPicker | None) -> None:
-        """Not ready any more; then no new connections; then the end, when the last request is answered."""
         settings = self.settings
         log.info("leaving: %d requests in progress", self.front.room.taken)
         self.front.leaving = True

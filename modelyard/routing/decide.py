@@ -280,7 +280,6 @@ class Decider:
             self._sessions[server.namespace] = left
 
     def _session_pod(self, server: Key, session: str) -> Key | None:
-        """The pod that answered the session last."""
         sessions = self._sessions.get(server.namespace)
         return sessions.get((server, session[:256])) if session and sessions is not None else None
 

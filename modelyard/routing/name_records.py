@@ -81,7 +81,6 @@ class NameRecords:
         return self._record(key.namespace, world, now)
 
     def _report(self, bindings: NameBindings | None) -> Plan | None:
-        """Annotate the bindings with the entries that are not in force."""
         if bindings is None or bindings.subject is None:
             return None
         text = cut("; ".join(bindings.problems), _LONGEST_REPORT)
@@ -145,7 +144,6 @@ class NameRecords:
         return now + _MICROSECOND * sum(rival < order for space, rival in rivals.items() if space != namespace)
 
     def _orders(self, routes: Iterable[Route]) -> dict[str, Order]:
-        """Return the names of routes of a namespace, each with the first place that one of them gives it."""
         orders: dict[str, Order] = {}
         for route in routes:
             order = claim_order(route, imported=self._held.imported(route.key.namespace))

@@ -179,7 +179,6 @@ def route(obj: Object) -> Route:
 
 
 def _names(spec: Any) -> tuple[str, tuple[str, ...]]:
-    """Return model and adapters of a spec that is otherwise invalid."""
     spec = spec if isinstance(spec, Mapping) else {}
     model, listed = spec.get("modelName"), spec.get("loraAdapters")
     names = [name for name in listed if _is_name(name)] if isinstance(listed, list) else []
@@ -247,7 +246,6 @@ def _seconds(duration: Duration | None) -> float:
 
 
 def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Fault | None]:
-    """Return the object, or why it cannot be used."""
     body = {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec")}
     try:
         return kind.parse(body, unknown="accept"), None

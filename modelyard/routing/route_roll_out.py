@@ -158,7 +158,6 @@ class _Look:
 
     @property
     def server(self) -> Key:
-        """Where requests are to go."""
         return Key(self.here.key.namespace, self.wish.to)
 
     def _targets(self, rule: int) -> list[str]:
@@ -228,7 +227,6 @@ class _Look:
         return all(self._weights(rule) == weights for rule, weights in wanted.items())
 
     def _filled(self, wanted: Mapping[int, tuple[int, ...]]) -> dict[str, Any]:
-        """The patch of the route's rules."""
         rules = []
         for index, rule in enumerate(self.here.rules):
             weights = wanted.get(index, self._weights(index))
@@ -237,7 +235,6 @@ class _Look:
         return {"spec": {"rules": rules}}
 
     def plan(self, readings: Mapping[Key, RouteReading] | None) -> tuple[RouteStanding, dict[str, Any]]:
-        """How it stands, and what of the plan is more than its status."""
         if problem := self._problem():
             self.reason, self.message = INVALID, problem
             return RouteStanding(self.wish, self.memory, problem, problem), {}
@@ -299,7 +296,6 @@ class _Look:
         return RouteWatch(self.here.key, self.server, servers, memory.since, self.wish.seconds, beside)
 
     def _judged(self, readings: Mapping[Key, RouteReading] | None) -> dict[str, Any]:
-        """What becomes of the step that it is at."""
         memory, watch = self.memory, self._watch()
         assert watch is not None
         last = memory.step + 1 == len(self.wish.steps)
@@ -319,7 +315,6 @@ class _Look:
         return self._go(memory.step + 1)
 
     def _go(self, step: int) -> dict[str, Any]:
-        """Set a step's weights, and begin to measure."""
         generation = self.here.route.subject.generation
         self.memory = self.memory.model_copy(update={"step": step, "since": self.now, "generation": generation})
         self._step_told()
@@ -354,7 +349,6 @@ class _Look:
             self.message = f"{said}: they stay as they are; change the annotation {WISH} to begin anew"
 
     def _ladder(self) -> tuple[str, ...]:
-        """In words, for people who want to see it before it is done."""
         return tuple(
             f"{self.wish.steps[step]} %: "
             + "; ".join(

@@ -202,7 +202,6 @@ class RouteTable:
         return sorted(self.served)
 
     def __contains__(self, name: str) -> bool:
-        """Whether requests may ask for this name."""
         return name in self.served
 
     def tried(self, name: str) -> ServedRoutes:

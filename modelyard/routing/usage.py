@@ -141,7 +141,6 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
 
 
 def _count(counts: Mapping[str, Any], *names: str) -> int | None:
-    """Return the first of these members that is a number of tokens."""
     values = (counts.get(name) for name in names)
     return next((n for n in values if isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _MOST_TOKENS), None)
 
@@ -161,10 +160,7 @@ _TEXT_REST = re.compile(_STRING, re.DOTALL)
 
 
 def _last_usage(raw: bytes) -> Usage:
-    """Return the usage in a part of a JSON value: the last, which is behind everything that repeats the request.
-
-    A client can have ``/v1/responses`` repeat a ``usage`` of its own making among the tools.
-    """
+    """The last usage is the answer's: a client can have ``/v1/responses`` repeat one of its own among the tools."""
     end = len(raw)
     for _ in range(_MOST_TRIES):
         end = raw.rfind(b'"usage"', 0, end)
@@ -190,7 +186,6 @@ class _UsageScan:
         self.size = 0
 
     def feed(self, chunk: bytes | bytearray) -> None:
-        """Take the next bytes."""
         self._kept += chunk
         self.size += len(chunk)
         if len(self._kept) > 2 * _TAIL:
@@ -199,12 +194,10 @@ class _UsageScan:
 
     @property
     def kept(self) -> int:
-        """Bytes that are kept."""
         return len(self._kept)
 
     @property
     def usage(self) -> Usage:
-        """The last usage up to this byte."""
         usage = _last_usage(bytes(self._kept))
         return usage if usage != Usage() else self._last
 
@@ -222,7 +215,6 @@ class _TextScan:
         self._in_text = False
 
     def feed(self, chunk: bytes | bytearray) -> None:
-        """Take the next bytes."""
         self._pending += chunk
         while len(self._pending) >= SLICE:
             size, self._in_text = self._measure(bytes(self._pending[:SLICE]))
@@ -231,7 +223,6 @@ class _TextScan:
 
     @property
     def size(self) -> int:
-        """Bytes of text up to this byte."""
         return self._size + self._measure(bytes(self._pending))[0]
 
     def _measure(self, raw: bytes) -> tuple[int, bool]:

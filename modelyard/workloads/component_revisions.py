@@ -87,10 +87,7 @@ def _revision_fields(
 
 
 def _is_replaced(state: Standing, component: ComponentStanding, workloads: Sequence[Body]) -> bool:
-    """Return whether a rolled-out revision of another name is another one, not the same pods under another number.
-
-    A Deployment numbers its pods again when it goes back to them.
-    """
+    """A Deployment numbers its pods again when it goes back to them: then only the number is another."""
     if knative_service(component, workloads) is not None:
         return not state.returned
     return recorded(state.service).get(GOOD, "") not in ("", state.good)
@@ -148,5 +145,4 @@ def _address_fields(state: Standing, component: ComponentStanding, workloads: Se
 
 
 def _addresses(url: str, inside: str) -> dict[str, Any]:
-    """Return the fields of a component that speaks HTTP at ``url``, and at ``inside`` within the cluster."""
     return {"url": url or None, "restURL": url or None, "address": {"url": inside} if inside else None}

@@ -117,7 +117,6 @@ def _probe(container: Object) -> str:
 
 
 def _asked(spec: Object) -> str:
-    """What a pod asks of a node: resources, labels."""
     amounts = [
         f"{name} {amount}"
         for container in spec.get("containers") or ()

@@ -310,10 +310,7 @@ class RollOut(ABC):
         return replace(there, aim=aim, begun=begun, good=here.good, returned=why, failed=stuck)
 
     def _previous(self, service: StoredService, aim: Aim, world: World) -> Rendered | Refused | None:
-        """Render the revision that served last, of its recorded inputs, by the same checks as any service.
-
-        ``None`` where there is none, or its pods are those that are asked for: then there is nothing to go back to.
-        """
+        """``None`` where there is none, or its pods are those that are asked for: nothing to go back to."""
         stored = returning.last_good(service, world)
         if stored is None:
             return None
@@ -353,10 +350,7 @@ class RollOut(ABC):
         return state
 
     def _awaited(self, standing: Standing, now: float) -> list[ComponentStanding]:
-        """Return the components that a run stays for: those that can become ready as things are, and not for ever.
-
-        Where one waits for a person or for nodes, those that come after it do as well: the reconcile shift looks on.
-        """
+        """Not those that wait for a person or for nodes, nor those that come after: the reconcile shift looks on."""
         late = standing.aim is not None and standing.aim.since is not None and now >= standing.aim.since + PATIENCE
         if standing.problem is not None or late:
             return []

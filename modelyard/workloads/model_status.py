@@ -122,7 +122,6 @@ def _transition(state: Standing, holding: Sequence[ComponentStanding], doing: Se
 
 
 def _progress(state: Standing, holding: Sequence[ComponentStanding], serving: str, now: float) -> Transition:
-    """Return the progress of what is being rolled out, or of what serves where that is what is asked for."""
     is_split = any(has_split_traffic(state, component) for component in holding)
     behind = [component for component in holding if not component.rolled_out]
     target = _furthest_behind(_target(state, component) for component in holding)
@@ -174,7 +173,6 @@ def _ready_state(component: ComponentStanding, accepted: bool) -> str:
 
 
 def _target(state: Standing, component: ComponentStanding) -> str:
-    """Return how far a component's model is that is asked for."""
     if component.rolled_out:
         return "Standby" if component.zero or _has_empty_canary(state, component.kind) else "Loaded"
     return component.trouble.state if component.trouble is not None else "Pending"
@@ -192,10 +190,7 @@ def _furthest_behind(states: Iterable[str]) -> str:
 
 
 def _copies(components: Iterable[ComponentStanding], unready: bool = False) -> tuple[int, int]:
-    """Return the copies of the model that are loaded and those that failed: a group of pods is one copy.
-
-    With ``unready`` every copy counts as failed that is not ready.
-    """
+    """Loaded and failed: a group of pods is one copy. ``unready``: every copy counts as failed that is not ready."""
     loaded = failed = 0
     for component in components:
         groups: dict[str, list[ServicePod]] = {}
@@ -221,7 +216,6 @@ def _refusal_reason(problem: Refused) -> str:
 
 
 def _given_up(state: Standing) -> LoadFailure:
-    """Return why the update was given up, with what is known of its pods in this very plan, or was stored by it."""
     component = state.failed
     if component is not None and component.trouble is not None:
         failure = _pod_failure(state, component, component.trouble)
@@ -265,7 +259,6 @@ def _undelivered(models: Iterable[Offered]) -> bool:
 
 
 def _has_failed_delivery(state: Standing, trouble: Trouble) -> bool:
-    """Return whether pods wait for files whose delivery has failed on every node."""
     models = [model for model in (state.resolved.model, *state.resolved.weights) if model is not None]
     return trouble.reason == NO_MODEL and any(model.state == "Failed" for model in models)
 

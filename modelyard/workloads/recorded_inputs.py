@@ -175,13 +175,11 @@ def _is_recorded(name: str, spec: Mapping[str, Any], world: World) -> bool:
 
 
 def _gives_rights_of(current: OfferedRuntime | None, spec: Mapping[str, Any]) -> bool:
-    """Return whether a runtime, as it is now, gives pods all rights that an earlier spec of it asks for."""
     now = _rights(_spec(current.resource)) if current is not None and current.resource is not None else frozenset()
     return now >= _rights(spec)
 
 
 def _rights(value: Any) -> frozenset[tuple[str, str]]:
-    """Return the rights of all pods in a runtime's spec, by kind and value."""
     if isinstance(value, list):
         return frozenset[tuple[str, str]]().union(*map(_rights, value))
     if not isinstance(value, Mapping):

@@ -113,8 +113,6 @@ def render(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a component turned into."""
-
     children: list[ChildObject]
     notes: tuple[Note, ...]
     backend: routes.Backend
@@ -283,7 +281,6 @@ class _Rendering:
     def _limited(
         self, component: ServiceComponent, pod: PodDraft, worker: PodDraft | None
     ) -> tuple[PodDraft, PodDraft | None]:
-        """Return the pods of a component with its concurrency as an argument of their engines."""
         most = component.spec.get("containerConcurrency")
         container, problem = with_concurrency(pod.container, most)
         if problem:
@@ -426,7 +423,6 @@ class _Rendering:
         return "" if one.spec.get("runner") or one.spec.get("containers") else "worker"
 
     def _loading(self, component: ServiceComponent, places: Sequence[str]) -> Loading:
-        """Return how the pods of a component, which are made of these parts of it, get the model and its weights."""
         if self.files is None:
             return Loading()
         if self.model is None or not self.weights or (component.kind == names.ROUTER and not self.weights[0].merged):
@@ -439,7 +435,6 @@ class _Rendering:
 
     @property
     def _weights_field(self) -> str:
-        """The field that names the weights."""
         own = self.service.spec.model
         older = predictors.migrates(self.service) and not (own is not None and own.fine_tuned_weights)
         return "spec.predictor.model.fineTunedWeights" if older else "spec.model.fineTunedWeights"
@@ -486,7 +481,6 @@ class _Rendering:
         return PodDraft(isolated(pod.spec), pod.main).with_container(last)
 
     def _tagged(self, container: Body, one: ServiceComponent) -> Body:
-        """Return the container that runs the engine with the image's tag that a predictor asks for."""
         if not self.tag or one.kind != names.ENGINE:
             return container
         image = container["image"]
@@ -496,7 +490,6 @@ class _Rendering:
         return {**container, "image": changed}
 
     def _drafted(self, one: ServiceComponent, spec: Body, place: str, path: str) -> tuple[PodDraft, frozenset[Right]]:
-        """A pod of what a spec says of a component, and the rights that are in it."""
         part = spec.get(place) or {} if place else spec
         pod = assembled(pod_fields(part), part.get("runner"), path)
         if config := spec.get("config"):
@@ -524,7 +517,6 @@ def _children(bodies: Sequence[Body | None], component: str, seed: int | None = 
 
 
 def _few(one: ServiceComponent, count: int) -> None:
-    """Raise ``Refusal`` where groups would be more objects of their own than are made of one component."""
     if count > MOST_OBJECTS:
         problem = f"its groups would be {count} objects of their own, at most {MOST_OBJECTS} are made"
         remedy = "lower it, or have LeaderWorkerSet installed, which has all groups in one object"

@@ -116,7 +116,6 @@ def resolve(
 
 
 def _kind_notes(resolved: Resolved) -> Iterator[Note]:
-    """Tell that a model, or a runtime, is of the namespace although the service says that it is of the cluster."""
     named = resolved.named
     if resolved.model is not None and named.model_kind:
         used = resolved.model.served.stored.subject.kind.kind

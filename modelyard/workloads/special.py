@@ -92,8 +92,6 @@ def ray_clusters(
 
 
 def _stopping(pod: PodDraft) -> PodDraft:
-    """The pod, which tells its Ray that it ends."""
-
     def change(container: Body) -> Body:
         hook = {"exec": {"command": ["/bin/sh", "-c", "ray stop"]}}
         return {**container, "lifecycle": {"preStop": hook, **(container.get("lifecycle") or {})}}

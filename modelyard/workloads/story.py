@@ -151,7 +151,6 @@ def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
 
 
 def _deprecations(here: Standing) -> list[tuple[str, str]]:
-    """Return a reason and a text for each deprecated model and weight that a service is made from."""
     model, weights = here.resolved.model, here.resolved.weights
     each = [("BaseModelDeprecated", "model", model)] if model is not None else []
     each += [("FineTunedWeightsDeprecated", "fine-tuned weights", weight) for weight in weights]
@@ -163,7 +162,6 @@ def _deprecations(here: Standing) -> list[tuple[str, str]]:
 
 
 def _taken(here: Standing) -> str:
-    """Return why the router sends a routed service no requests; empty if it does."""
     behind = isinstance(here.result, Rendered) and weights(here.result.children)
     return taken(here.there.values(), here.service.subject.uid) if behind else ""
 
@@ -184,7 +182,6 @@ def slim(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _news(here: Standing, wanted: Mapping[str, Condition], stored: Mapping[str, tuple[str, str]]) -> list[Notice]:
-    """What is worth an Event: whether it answers, and what keeps it from what was asked for."""
     found, ready = [], wanted[READY]
     if stored.get(READY, ("", ""))[0] != ready.status and (READY in stored or ready.status == "True"):
         up = ready.status == "True"

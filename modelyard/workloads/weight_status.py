@@ -56,7 +56,6 @@ def weights_ready(standing: Standing, latest: Condition) -> Condition | None:
 def _reason(
     name: str, place: int, problem: Refused | None, notes: Iterable[Note], latest: Condition
 ) -> tuple[str, str]:
-    """Return why weights are not served, as reason and text."""
     each = problem.each() if problem is not None else ()
     own = [refused for refused in each if refused.field.endswith(f"fineTunedWeights[{place}]")]
     if own:
@@ -70,7 +69,6 @@ def _reason(
 
 
 def _workloads(standing: Standing) -> Iterator[Body]:
-    """Yield the workloads of a service that hold its model, but canaries."""
     for child in standing.there.values():
         own = child.owner == standing.service.subject.uid and child.component != names.ROUTER
         if own and is_workload(child) and not is_canary(child.body):
@@ -106,7 +104,6 @@ def _is_ours(variable: Mapping[str, Any]) -> bool:
 
 
 def _templates(body: Body) -> Iterator[Body]:
-    """Yield the specs of all pods of a workload, of whichever kind."""
     spec = body.get("spec") or {}
     groups = spec.get("leaderWorkerTemplate") or {}
     parts = (spec, spec.get("headGroupSpec") or {}, *(spec.get("workerGroupSpecs") or ()))

@@ -67,8 +67,6 @@ class FieldNode:
 
 
 class _Table(BaseModel):
-    """A file of effects."""
-
     model_config = ConfigDict(extra="forbid")
 
     include: dict[str, str | list[str]] = Field(default_factory=dict)
@@ -78,7 +76,6 @@ class _Table(BaseModel):
     none: dict[str, str] = Field(default_factory=dict)
 
     def own(self) -> Iterator[tuple[str, FieldEffect]]:
-        """Iterate over the entries of this file; raises ``ValueError`` for a field that it lists twice."""
         listed: set[str] = set()
         for effect in Effect:
             for path, text in getattr(self, effect.value).items():
@@ -96,7 +93,6 @@ def _folder() -> Traversable:
 
 @cache
 def _file(name: str) -> Mapping[str, FieldEffect]:
-    """Return the entries of a file, with those that it includes."""
     table = _Table.model_validate(tomllib.loads(_folder().joinpath(f"{name}.toml").read_text("utf-8")))
     entries: dict[str, FieldEffect] = {}
     for path, included in table.include.items():

@@ -137,7 +137,6 @@ def _distinct(setups: list[Setup]) -> None:
 
 
 def _notes(setup: Setup, found: BackendFiles) -> list[Note]:
-    """What is not as it was asked for."""
     backend = setup.backend
     notes = []
     if setup.engine is engines.MINDIE:

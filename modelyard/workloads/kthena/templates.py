@@ -195,7 +195,6 @@ def _tensor_parallel(setup: Setup, worker: ModelWorker) -> int:
 def _command(
     setup: Setup, files: BackendFiles, worker: ModelWorker, image: str, entry: bool
 ) -> tuple[list[str], list[str]]:
-    """Command and arguments of the engine's container."""
     engine = setup.engine
     if engine is engines.MINDIE:
         return [], config.words(setup.options[worker.type])
@@ -213,7 +212,6 @@ def _command(
 
 
 def _adapters(setup: Setup, files: BackendFiles) -> Body:
-    """Beside the engine: fetches the adapters that are listed, and has the engine load and unload them."""
     arguments = ["--list", f"{ADAPTER_LIST}/{LIST_FILE}", "--root", files.writable["mountPath"]]
     arguments += ["--engine", f"http://127.0.0.1:{setup.port}"]
     mounts = [files.writable, {"name": "adapter-list", "mountPath": ADAPTER_LIST, "readOnly": True}]

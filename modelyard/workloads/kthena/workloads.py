@@ -111,14 +111,12 @@ def _leader_worker_set(setup: Setup, files: BackendFiles, worker: ModelWorker) -
 
 
 def _scaled(setup: Setup, version: str, kind: str, worker: ModelWorker, name: str, spec: Body) -> Body:
-    """The workload, with its replicas where they are ours to say."""
     found = {"apiVersion": version, "kind": kind, "metadata": setup.metadata(name), "spec": spec}
     replicas = _replicas(setup, worker, name)
     return found if replicas is None else {**found, "spec": {"replicas": replicas, **spec}}
 
 
 def _group(setup: Setup, files: BackendFiles, worker: ModelWorker, number: int) -> list[Body]:
-    """One group without LeaderWorkerSet, as ``modelyard.workloads.groups`` makes it for services."""
     home, first = group_member(setup.name, number), group_member(setup.name, number, 0)
     address = f"{first}-0.{home}.{setup.model.namespace}"
     of_group = {f"{OF_GROUP}/name": label_value(setup.name), f"{OF_GROUP}/group-name": home}
