@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 from aiohttp import web
@@ -15,11 +15,14 @@ from modelyard.router.processor_shares import Account
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RequestRecord
 from modelyard.routing import errors
-from modelyard.routing.decide import Attempt, Decider, Forward
+from modelyard.routing.decide import Decider, Forward
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.room import Part
-from modelyard.routing.schedule import RoutedPod
+from modelyard.routing.schedule import Attempt, RoutedPod
 from modelyard.routing.usage import STREAMS, Charge, CountedAnswer, charge
+
+if TYPE_CHECKING:
+    from modelyard.router.upstream import Upstream
 
 MOST_UNSENT = 1 << 13
 """Bytes that a client may have left untaken of an answer that is broken off, to be sent the error."""
@@ -51,15 +54,6 @@ class Declined(Exception):
 
 class Broken(Exception):
     """An answer that broke off after a part of it was sent."""
-
-
-class AttemptMaker(Protocol):
-    """Has an attempt made, and its answer passed on."""
-
-    async def send(
-        self, decider: Decider, forward: Forward, attempt: Attempt, exchange: Exchange, *, others: bool
-    ) -> web.StreamResponse:
-        """Raises ``Unanswered`` and ``Broken``."""
 
 
 class Exchange:
@@ -109,7 +103,7 @@ class Exchange:
         self.record.tokens_in, self.record.tokens_out = self._charge
 
     def send(
-        self, upstream: AttemptMaker, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
+        self, upstream: Upstream, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
     ) -> Awaitable[web.StreamResponse]:
         """Have an attempt made. Raises ``Unanswered`` and ``Broken``."""
         return upstream.send(decider, forward, attempt, self, others=others)

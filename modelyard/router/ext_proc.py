@@ -24,13 +24,14 @@ from google.protobuf import struct_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from multidict import CIMultiDict
 
-from modelyard.router.exchange import AttemptMaker, Broken, Declined, Exchange
+from modelyard.router.exchange import Broken, Declined, Exchange
 from modelyard.router.front import Front
 from modelyard.router.settings import RouterSettings
 from modelyard.router.upstream import Upstream, after
 from modelyard.routing import errors
-from modelyard.routing.decide import Attempt, Decider, Forward
+from modelyard.routing.decide import Decider, Forward
 from modelyard.routing.errors import is_retriable
+from modelyard.routing.schedule import Attempt
 from modelyard.routing.usage import SLICE, CountedAnswer, answer_reader
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -59,7 +60,7 @@ class GatewayTalk:
     def __init__(self, context: Any, first: Any) -> None:
         self._context = context
         head = first.request_headers
-        given = [(one.key, (one.raw_value or one.value.encode()).decode("utf-8", "replace")) for one in _listed(head)]
+        given = _listed(head)
         pseudo = {name: value for name, value in given if name.startswith(":")}
         self.method, self.raw_path = pseudo.get(":method", ""), pseudo.get(":path", "")
         # Whether to send the body is between the client and the gateway.
@@ -192,17 +193,16 @@ class GatewayExchange(Exchange):
         return self._response or web.Response(status=500)
 
     async def send(
-        self, upstream: AttemptMaker, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
+        self, upstream: Upstream, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
     ) -> web.StreamResponse:
         """Have the gateway try the ranked pods, this attempt first. Raises ``Unanswered`` and ``Broken``."""
-        assert isinstance(upstream, Upstream)
         record = self.record
         if self.talk.returns not in (_STREAMED, _DUPLEX):
             # What cannot be kept from the client is not asked for.
             forward.changes = {name: value for name, value in forward.changes.items() if name != "stream_options"}
         # One prefill call was made; its result is good for the decode pods of its pod.
         ways = [one for one in forward.attempts if one.prefill is attempt.prefill]
-        listed = [ways[one.pod] for one in errors.tries(len(ways), forward.server.retry)]
+        listed = [ways[place] for place in errors.tries(len(ways), forward.server.retry)]
         decider.begun(forward, attempt)
         prefill: asyncio.Task[bytes] | None = None
         underway = _Underway(decider, forward, attempt)
@@ -388,13 +388,13 @@ class EndpointPicker:
         await self._server.stop(seconds)
 
 
-def _listed(head: Any) -> Sequence[Any]:
-    return cast(Sequence[Any], head.headers.headers)
+def _listed(head: Any) -> list[tuple[str, str]]:
+    return [(one.key, (one.raw_value or one.value.encode()).decode("utf-8", "replace")) for one in head.headers.headers]
 
 
 def _told(head: Any) -> tuple[int, str, str, int]:
     """Return status, media type, encoding and length (0: not known) of an answer."""
-    found = {one.key: (one.raw_value or one.value.encode()).decode("utf-8", "replace") for one in _listed(head)}
+    found = dict(_listed(head))
     status, size = found.get(":status", ""), found.get("content-length", "")
     media = found.get("content-type", "").partition(";")[0].strip().lower()
     return (

@@ -166,7 +166,7 @@ class Front:
         label = self._metrics.label(question.model)
         self._metrics.arrived(label)
         try:
-            return await self._serve(question, principal, headers, exchange)
+            return await self._serve(question, principal, exchange)
         finally:
             self._metrics.arrived(label, -1)
 
@@ -183,9 +183,7 @@ class Front:
         async with exchange.account:
             return decider.question(arrival, summary)
 
-    async def _serve(
-        self, question: Question, principal: Principal, headers: dict[str, str], exchange: Exchange
-    ) -> web.StreamResponse:
+    async def _serve(self, question: Question, principal: Principal, exchange: Exchange) -> web.StreamResponse:
         async with exchange.account:
             destination = self.decider.destination(question)
         if isinstance(destination, ErrorAnswer):
@@ -200,27 +198,19 @@ class Front:
         if route.budget is not None and question.request.data.get("background"):
             return await exchange.refuse(errors.in_background())
         if route.budget is None:
-            return await self._in_turn(question, destination, principal, headers, exchange)
+            return await self._in_turn(question, destination, principal, exchange)
         admitted = await self.limits.admit(route.key, question.tokens)
         if isinstance(admitted, OverBudget):
             return await exchange.refuse(errors.limited(admitted), _left(route.budget, admitted))
         exchange.headers.update(_left(route.budget, admitted))
         try:
-            return await self._in_turn(question, destination, principal, headers, exchange)
+            return await self._in_turn(question, destination, principal, exchange)
         finally:
             # Not even a client that is gone may get its tokens for nothing.
-            if (spent := exchange.spent) is not None:
-                await self.limits.settle(route.key, question.tokens, *spent)
-            else:
-                await self.limits.refund(route.key, question.tokens)
+            await self.limits.settle(route.key, question.tokens, *(exchange.spent or (0, 0)))
 
     async def _in_turn(
-        self,
-        question: Question,
-        destination: Destination,
-        principal: Principal,
-        headers: dict[str, str],
-        exchange: Exchange,
+        self, question: Question, destination: Destination, principal: Principal, exchange: Exchange
     ) -> web.StreamResponse:
         exchange.consumed = principal.consumed
         if self._turns is None:
@@ -228,7 +218,7 @@ class Front:
         clock = asyncio.get_running_loop().time
         came = clock()
         try:
-            async with self._turns.turn(question.model, principal, headers, question.tokens):
+            async with self._turns.turn(question.model, principal):
                 exchange.record.waited = clock() - came
                 try:
                     return await self._forward(question, destination, exchange)

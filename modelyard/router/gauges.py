@@ -159,7 +159,7 @@ class EnginePoller:
         for server, pod in pods:
             if not wanted(server.engine):
                 continue
-            endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, _host(pod), pod.key.namespace)
+            endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, pod.host, pod.key.namespace)
             place = Scrape(endpoint, server.port, server.metrics_path, server.scheme)
             places.setdefault(place, []).append((server, pod))
         turn = self._pages.turn(by_namespace((one.endpoint.namespace, one) for one in places))
@@ -213,7 +213,3 @@ class EnginePoller:
                 return orjson.loads(listed)
         finally:
             account.close()
-
-
-def _host(pod: RoutedPod) -> str:
-    return pod.url.partition("://")[2].rpartition(":")[0].strip("[]")

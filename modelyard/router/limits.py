@@ -31,26 +31,27 @@ class LocalLimits:
     async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
         """As the protocol has it."""
         now = time.monotonic()
-        return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
+        with self._locked(route):
+            return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
         """As the protocol has it."""
-        self._limits.settle(route, estimated, real, output, time.monotonic())
+        with self._locked(route):
+            self._limits.settle(route, estimated, real, output, time.monotonic())
 
-    async def refund(self, route: Key, tokens: int) -> None:
-        """As the protocol has it."""
-        self._limits.refund(route, tokens, time.monotonic())
+    def _locked(self, route: Key) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
-class SharedLimits:
+class SharedLimits(LocalLimits):
     """A ``LimitStore`` for the worker processes of one router: a small file for each route, locked for each change.
 
     All of a machine's processes share its monotonic clock, which is what the files are written in.
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self._limits = TokenLimits()
         self._files: dict[Key, int] = {}
 
     def configure(self, route: Key, now: Route | None) -> None:
@@ -67,21 +68,6 @@ class SharedLimits:
             self._files[route] = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with self._locked(route):
             self._limits.configure(route, budget, time.monotonic())
-
-    async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
-        """As the protocol has it."""
-        now = time.monotonic()
-        with self._locked(route):
-            return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
-
-    async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
-        """As the protocol has it."""
-        with self._locked(route):
-            self._limits.settle(route, estimated, real, output, time.monotonic())
-
-    async def refund(self, route: Key, tokens: int) -> None:
-        """As the protocol has it."""
-        await self.settle(route, tokens, 0, 0)
 
     @contextlib.contextmanager
     def _locked(self, route: Key) -> Iterator[None]:

@@ -26,7 +26,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
-from types import TracebackType
 from typing import Generic, TypeVar
 
 Owner = tuple[str, str]
@@ -219,7 +218,7 @@ class Account:
             await self._shares.wait(self.owner, self.used, self._expected)
             self._began = self._shares.clock()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.end()
 
 

@@ -219,14 +219,14 @@ class RedisLimits:
             return local
         refused, left = asked or (_DENIED, Left())
         if refused is not None:
-            await self._local.refund(route, tokens)
+            await self._local.settle(route, tokens, 0, 0)
             return refused
         return Left(_less(left[0], local.input), _less(left[1], local.output))
 
     async def _give_back(self, route: Key, tokens: int, task: asyncio.Future[Left | OverBudget]) -> None:
         """Give back what a request took whose client left meanwhile: it is not settled."""
         if isinstance(await task, Left):
-            await self.refund(route, tokens)
+            await self.settle(route, tokens, 0, 0)
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
         """After the answer: put the estimate right, and charge the output."""
@@ -234,10 +234,6 @@ class RedisLimits:
             return await self._local.settle(route, estimated, real, output)
         # By a task of its own: who waits for it may be cancelled.
         return await asyncio.shield(asyncio.ensure_future(self._settle(route, estimated, real, output)))
-
-    async def refund(self, route: Key, tokens: int) -> None:
-        """Give back what ``admit`` took for a request that reached no engine."""
-        await self.settle(route, tokens, 0, 0)
 
     async def _settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
         difference = 0 if real is None else real - estimated

@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -274,24 +274,18 @@ class RouterProcess:
         return None if self.follower.synced.is_set() else self.follower.trouble
 
     def _handle(self, http: web.BaseRequest) -> Awaitable[web.StreamResponse]:
-        return self._handle_page(http) if http.raw_path in _PAGES else self.front(http)
+        return self._handle_page(http) if http.raw_path in ("/healthz", "/readyz") else self.front(http)
 
     async def _handle_page(self, http: web.BaseRequest) -> web.StreamResponse:
-        page = RouterProcess._metrics if http.raw_path == "/metrics" else _PAGES.get(http.raw_path)
-        return _json(404, errors.unknown_path(http.raw_path).body) if page is None else page(self)
-
-    def _health(self) -> web.Response:
-        return _json(200, b'{"message":"ok"}')
-
-    def _ready(self) -> web.Response:
-        why = self.unready
-        return _json(503, b'{"message":"router is not ready"}') if why else _json(200, b'{"message":"router is ready"}')
-
-    def _metrics(self) -> web.Response:
-        return web.Response(body=self.metrics.page(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-
-
-_PAGES: dict[str, Any] = {"/healthz": RouterProcess._health, "/readyz": RouterProcess._ready}
+        if http.raw_path == "/metrics":
+            return web.Response(body=self.metrics.page(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+        if http.raw_path == "/healthz":
+            return _json(200, b'{"message":"ok"}')
+        if http.raw_path != "/readyz":
+            return _json(404, errors.unknown_path(http.raw_path).body)
+        if self.unready:
+            return _json(503, b'{"message":"router is not ready"}')
+        return _json(200, b'{"message":"router is ready"}')
 
 
 def _json(status: int, body: bytes) -> web.Response:

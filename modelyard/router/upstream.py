@@ -21,9 +21,9 @@ from modelyard.router.pod_connection import PodConnector
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RouterMetrics
 from modelyard.routing.body import Connector
-from modelyard.routing.decide import Attempt, Calls, Decider, Forward
+from modelyard.routing.decide import Calls, Decider, Forward
 from modelyard.routing.errors import is_retriable
-from modelyard.routing.schedule import UNREACHABLE_AFTER, RoutedPod
+from modelyard.routing.schedule import UNREACHABLE_AFTER, Attempt, RoutedPod
 from modelyard.routing.usage import CountedAnswer, answer_reader
 
 HOP_BY_HOP = frozenset(

@@ -19,8 +19,18 @@ from modelyard.routing.body import Connector, ModelRequest
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Server
-from modelyard.routing.plugins import Configuration, Plugins
-from modelyard.routing.schedule import Context, FilteredOut, Memo, PrefixCaches, RoutedPod, pair, prefix_hashes, rank
+from modelyard.routing.plugins import Configuration
+from modelyard.routing.schedule import (
+    Attempt,
+    Context,
+    FilteredOut,
+    Memo,
+    PrefixCaches,
+    RoutedPod,
+    pair,
+    prefix_hashes,
+    rank,
+)
 from modelyard.routing.table import Asked, Destination
 
 GENERATES = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
@@ -76,15 +86,6 @@ class Question(NamedTuple):
     def writes(self) -> bool:
         """Return whether answers to it are text."""
         return self.asked.path in WRITES
-
-
-class Attempt(NamedTuple):
-    """One way to an answer: the pod that gives it, and the pod that computes the prompt before it, if that is apart.
-    ``points`` are those of each scorer for the answering pod."""
-
-    pod: RoutedPod
-    prefill: RoutedPod | None = None
-    points: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
@@ -184,37 +185,31 @@ class Decider:
             return errors.no_pods(destination.server)
         plugins = self.configuration.of(str(destination.server))
         upstream = question.model if destination.lora or not server.model else server.model
-        session = question.asked.session
-        context = Context(
-            upstream,
-            destination.lora,
-            prefix_hashes(question.model, question.text, plugins) if _scores(plugins, "prefix-cache") else (),
-            (),
-            self._session_pod(destination.server, session),
-        )
+        by_prefix = "prefix-cache" in dict(plugins.scores)
+        hashes = prefix_hashes(question.model, question.text, plugins) if by_prefix else ()
+        session, sessions = question.asked.session, self._sessions.get(destination.server.namespace)
+        last_pod = sessions.get((destination.server, session[:256])) if session and sessions is not None else None
+        context = Context(upstream, destination.lora, hashes, last_pod)
         cache = self._caches.of(destination.server, plugins.max_hashes)
         memo: Memo | None = self._memos.get(destination.server) or self._memos.setdefault(destination.server, Memo())
         if tried or question.among is not None:
             memo = None  # without what was tried, or what is not allowed, it is another list of pods, for this one time
         connector: Connector | None = None
-        attempts: list[Attempt] = []
         try:
             prefill = _untried(backend.prefill, tried, server) if question.splits else ()
             if prefill:
                 connector = Connector.of(server.engine, server.connector)
                 decode = _untried(serving, tried, server)
-                pairs = pair(decode, prefill, context, plugins, cache, now, self._random, memo)
-                attempts = [Attempt(one.decode, one.prefill) for one in pairs]
+                attempts = pair(decode, prefill, context, plugins, cache, now, self._random, memo)
             else:
                 pods = _untried(serving, tried, server)
-                picked = rank(pods, context, plugins, cache, now, self._random, memo=memo)
-                attempts = [Attempt(one.replica, None, one.points) for one in picked]
+                attempts = rank(pods, context, plugins, cache, now, self._random, memo=memo)
         except FilteredOut as why:
             return errors.overloaded(why)
         changes: dict[str, Any] = {} if upstream == question.model else {"model": upstream}
         if question.asks_usage:
             changes |= body.usage_request(question.request.data)
-        return Forward(question, destination, server, attempts, upstream, changes, context.hashes, connector)
+        return Forward(question, destination, server, attempts, upstream, changes, hashes, connector)
 
     def calls(self, forward: Forward, attempt: Attempt) -> Calls:
         """The bodies to send for an attempt; ``Calls.body`` is that of the answering pod.
@@ -235,8 +230,7 @@ class Decider:
         assert forward.connector is not None
         assert attempt.prefill is not None
         request = forward.question.request
-        host = attempt.prefill.address.rpartition(":")[0].strip("[]")
-        told = body.decode_changes(request.data, forward.connector, prefilled, room, host)
+        told = body.decode_changes(request.data, forward.connector, prefilled, room, attempt.prefill.host)
         told.pop("stream_options", None)
         return body.with_changes(request, {**told, **forward.changes})
 
@@ -279,10 +273,6 @@ class Decider:
         if left := OrderedDict(one for one in sessions.items() if (one[0][0], one[1]) != (server, pod.key)):
             self._sessions[server.namespace] = left
 
-    def _session_pod(self, server: Key, session: str) -> Key | None:
-        sessions = self._sessions.get(server.namespace)
-        return sessions.get((server, session[:256])) if session and sessions is not None else None
-
 
 def most_attempts(forward: Forward) -> int:
     """Attempts that a request may have altogether."""
@@ -308,7 +298,3 @@ def _untried(pods: Sequence[RoutedPod], tried: Container[RoutedPod], server: Ser
 
 def _pods(attempt: Attempt) -> tuple[RoutedPod, ...]:
     return (attempt.pod,) if attempt.prefill is None else (attempt.pod, attempt.prefill)
-
-
-def _scores(plugins: Plugins, name: str) -> bool:
-    return name in dict(plugins.scores)

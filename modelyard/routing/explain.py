@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from modelyard.objects import Key
 from modelyard.resources.networking import MINDIE
@@ -76,7 +76,9 @@ def _pods(decider: Decider, question: Question, now: float) -> Iterator[str]:
     if forward.connector is not None:
         yield f"  prefill and decode apart, by connector {forward.connector.value}"
     for place, attempt in enumerate(forward.attempts, 1):
-        yield f"  {place}. {attempt.pod.key.name} {_state(attempt.pod)}{_points(attempt.points)}"
+        points = " + ".join(f"{name} {value:g}" for name, value in attempt.points.items())
+        total = f"; points {sum(attempt.points.values()):g} = {points}" if points else ""
+        yield f"  {place}. {attempt.pod.key.name} {_state(attempt.pod)}{total}"
         if attempt.prefill is not None:
             yield f"     after prefill by {attempt.prefill.key.name} {_state(attempt.prefill)}"
 
@@ -91,12 +93,6 @@ def _state(pod: RoutedPod) -> str:
 
 def _number(value: float, unit: str = "") -> str:
     return "unknown" if math.isnan(value) else f"{value:.0f}{unit}"
-
-
-def _points(points: Mapping[str, float]) -> str:
-    if not points:
-        return ""
-    return f"; points {sum(points.values()):g} = " + " + ".join(f"{name} {value:g}" for name, value in points.items())
 
 
 def _conditions(rule: RoutingRule) -> str:

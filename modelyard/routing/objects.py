@@ -213,7 +213,7 @@ def server(obj: Object) -> Server:
         return Server(**_stored(SERVERS, obj, problem))
     spec = parsed.spec
     selector, policy = spec.workload_selector, spec.traffic_policy or TrafficPolicy()
-    groups = selector.pd_group
+    groups, path = selector.pd_group, _annotation(obj, METRICS_PATH)
     return Server(
         **_stored(SERVERS, obj, problem),
         labels=selector.match_labels,
@@ -227,18 +227,13 @@ def server(obj: Object) -> Server:
         if policy.retry is None
         else RetryPolicy(min(policy.retry.attempts or 0, MOST_RETRIES), _seconds(policy.retry.retry_interval)),
         connector=spec.kv_connector.type if spec.kv_connector else "",
-        metrics_path=_metrics_path(_annotation(obj, METRICS_PATH)),
+        metrics_path=path if isinstance(path, str) and _PATH.fullmatch(path) else "/metrics",
     )
 
 
 def _annotation(obj: Object, name: str) -> Any:
     annotations = obj["metadata"].get("annotations")
     return annotations.get(name) if isinstance(annotations, Mapping) else None
-
-
-def _metrics_path(given: Any) -> str:
-    """Return the path of an annotation; one that is none is the usual one."""
-    return given if isinstance(given, str) and _PATH.fullmatch(given) else "/metrics"
 
 
 def _seconds(duration: Duration | None) -> float:

@@ -3,8 +3,8 @@ it is. Each is a protocol, so that a router on its own and a fleet that shares s
 
 The order of a request: ``Admission.authenticate`` -> the route is found -> ``Admission.allows`` ->
 ``LimitStore.admit`` -> ``Turns.turn`` (held until the answer has ended) -> pods are chosen -> it is sent ->
-``LimitStore.settle``, or ``refund`` where it reached no engine. None of them may hold up the loop; each bounds its own
-time and says what its failure means, and what it raises is the request's end with a 500.
+``LimitStore.settle``. None of them may hold up the loop; each bounds its own time and says what its failure means, and
+what it raises is the request's end with a 500.
 """
 
 from __future__ import annotations
@@ -57,17 +57,15 @@ class LimitStore(Protocol):
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
         """After the answer: put the estimate right where the engine told the real number, and charge the output.
 
-        Done to its end, as is ``refund``, even where who waits for it is cancelled.
+        Of a request that reached no engine both are 0: it gets back what ``admit`` took. Done to its end even where who
+        waits for it is cancelled.
         """
-
-    async def refund(self, route: Key, tokens: int) -> None:
-        """Give back what ``admit`` took for a request that reached no engine."""
 
 
 class Turns(Protocol):
     """Who is served next where not all can be at once."""
 
-    def turn(self, model: str, principal: Principal, headers: Mapping[str, str], tokens: int) -> Turn:
+    def turn(self, model: str, principal: Principal) -> Turn:
         """A context that is entered when it is this request's turn and left when its answer has ended.
 
         Entering raises ``NotServed`` where it waited too long, or may not wait.
