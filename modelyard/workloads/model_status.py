@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.documents import cut
+from modelyard.objects.documents import cut, mapping
 from modelyard.reconcile.status import timestamp
 from modelyard.workloads import names
 from modelyard.workloads.canaries import is_canary
@@ -26,7 +26,7 @@ from modelyard.workloads.rollout_state import PENDING, Standing
 from modelyard.workloads.route_conditions import predictor_state
 from modelyard.workloads.standing import ComponentStanding
 from modelyard.workloads.values import Refused, Rendered
-from modelyard.workloads.world import Offered, ServicePod
+from modelyard.workloads.world import ServicePod
 
 UP_TO_DATE, IN_PROGRESS, BLOCKED, INVALID = "UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec"
 FAILED: Final = "FailedToLoad"
@@ -82,18 +82,18 @@ def model_status(state: Standing, doing: Sequence[str], now: float) -> dict[str,
     holding = [component for kind, component in state.states.items() if kind != names.ROUTER]
     transition = _transition(state, holding, doing, now)
     loaded, failed = _copies(holding)
-    stored = _inside(state.service.status, "modelStatus")
+    stored = mapping(state.service.status.get("modelStatus"))
     if state.failed is not None:
         failed = max(failed, _copies([state.failed], unready=True)[1])
     elif state.returned:  # the pods that failed are gone
-        count = _inside(stored, "modelCopies").get("failedCopies")
+        count = mapping(stored.get("modelCopies")).get("failedCopies")
         failed = max(failed, count if isinstance(count, int) else 0)
     fields: dict[str, Any] = {
         "transitionStatus": transition.status,
         "modelRevisionStates": {"activeModelState": transition.active, "targetModelState": transition.target},
         "modelCopies": {"totalCopies": loaded, "failedCopies": failed},
     }
-    before = _inside(stored, "lastFailureInfo")
+    before = mapping(stored.get("lastFailureInfo"))
     if transition.failure is not None:
         fields["lastFailureInfo"] = _failure_info(state, transition.failure, before, now)
     elif transition.cleared or before.get("reason") == "BaseModelNotReady":  # which was no failure, but a wait
@@ -203,12 +203,6 @@ def _copies(components: Iterable[ComponentStanding], unready: bool = False) -> t
     return loaded, failed
 
 
-def _inside(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object inside a stored status, which a file may have in any form."""
-    value = fields.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _refusal_reason(problem: Refused) -> str:
     if problem.reason not in _REASONS and problem.field.startswith("spec.router"):
         return "InvalidRouterSpec"
@@ -220,7 +214,7 @@ def _given_up(state: Standing) -> LoadFailure:
     if component is not None and component.trouble is not None:
         failure = _pod_failure(state, component, component.trouble)
         return failure._replace(message=state.returned)
-    stored = _inside(_inside(state.service.status, "modelStatus"), "lastFailureInfo")
+    stored = mapping(mapping(state.service.status.get("modelStatus")).get("lastFailureInfo"))
     if stored.get("message") == cut(state.returned, _LONGEST):
         return LoadFailure(
             str(stored.get("reason") or ""),
@@ -247,15 +241,11 @@ def _pod_failure(
 
 def _pod_reason(state: Standing, component: ComponentStanding, trouble: Trouble, served: bool) -> str:
     if trouble.reason == NO_MODEL:
-        model = state.resolved.model
-        is_weight = model is not None and model.state == "Ready" and _undelivered(state.resolved.weights)
+        model, weights = state.resolved.model, state.resolved.weights
+        is_weight = model is not None and model.state == "Ready" and any(one.state != "Ready" for one in weights)
         return "FineTunedWeightsNotFound" if is_weight else "BaseModelNotReady"
     loads = trouble.reason in (EXITED, OUT_OF_MEMORY) or trouble.state == "Loading"
     return "ModelLoadFailed" if loads and not served and component.kind != names.ROUTER else "RuntimeUnhealthy"
-
-
-def _undelivered(models: Iterable[Offered]) -> bool:
-    return any(model.state != "Ready" for model in models)
 
 
 def _has_failed_delivery(state: Standing, trouble: Trouble) -> bool:

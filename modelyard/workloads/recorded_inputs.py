@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects import Key, ResourceType
+from modelyard.objects import Key
 from modelyard.objects.documents import mapping
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.objects.parse import texts
@@ -103,7 +103,7 @@ def recorded_service(service: StoredService, inputs: Mapping[str, Any]) -> Store
     """Return the service with recorded spec, labels and annotations; name, uid and status are those it has now."""
     resource = service.resource
     assert resource is not None
-    kind, parser = _parser(service.subject.kind, resource)
+    kind, parser = service.subject.kind, type(resource)
     labels, annotations = (texts(inputs.get(name)) for name in ("labels", "annotations"))
     now = {**resource.metadata.model_dump(mode="json", by_alias=True, exclude_none=True), "uid": service.subject.uid}
     now |= {"name": service.key.name, "namespace": service.key.namespace}
@@ -154,10 +154,6 @@ def recorded_runtime(
 def _spec(resource: InferenceService | Model | ServingRuntime | ClusterServingRuntime) -> Body:
     spec: Body = plain(resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True), "spec")
     return spec
-
-
-def _parser(kind: ResourceType, resource: InferenceService | Model) -> tuple[ResourceType, type[Any]]:
-    return kind, type(resource)
 
 
 def _digest(name: str, spec: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from modelyard.objects import Namespace
+from modelyard.objects import Namespace, TargetRef
 from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.workloads import metadata, names, predictors, routes
@@ -63,7 +63,7 @@ from modelyard.workloads.request_limits import (
     timeout_notes,
     with_concurrency,
 )
-from modelyard.workloads.scaling import ScaleTarget, Scaling, by_keda, disruption_budget, scaled, without_replicas
+from modelyard.workloads.scaling import Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.shared import shared
 from modelyard.workloads.special import knative, ray_clusters, with_rdma
 from modelyard.workloads.unused_fields import older_forms, ray_scaling, unused_fields, unused_keda, unused_tag
@@ -249,14 +249,25 @@ class _Rendering:
             told = seen.model_dump(by_alias=True, exclude_none=True) if seen else {}
             body = knative(one, pod, about, marks.labels, annotations, told)
             return _Parts([ChildObject(body, one.kind)], (), backend._replace(port=80))
-        if how == RAY:
-            return self._ray(one, marks, annotations, [pod, worker or pod], workers, backend, of_workers)
-        if how == MULTI_NODE:
-            return self._groups(one, marks, annotations, pod, worker, workers, about, backend, of_workers)
+        if grouped:
+            group = PodGroup(
+                one.name,
+                self.service.namespace,
+                pod,
+                worker,
+                workers,
+                marks.labels,
+                marks.annotations,
+                annotations,
+                metadata.selector(self.service.name, one.kind),
+                of_workers.labels,
+                {**annotations, **of_workers.pod_annotations},
+            )
+            return (self._ray if how == RAY else self._groups)(one, marks, group, backend)
         labels = {**marks.labels, names.APP: one.name}
         selector = {names.APP: one.name}
         about = {**about, "labels": labels}
-        target = ScaleTarget("apps/v1", "Deployment", one.name)
+        target = TargetRef("apps/v1", "Deployment", one.name)
         scaling = self._scaled(one, target, about)
         spec: Body = {
             "selector": {"matchLabels": selector},
@@ -293,7 +304,7 @@ class _Rendering:
             worker = worker.with_container(lambda _: limited)
         return pod.with_container(lambda _: container), worker
 
-    def _scaled(self, one: ServiceComponent, target: ScaleTarget, about: Body) -> Scaling:
+    def _scaled(self, one: ServiceComponent, target: TargetRef, about: Body) -> Scaling:
         return scaled(
             one,
             target,
@@ -305,39 +316,16 @@ class _Rendering:
             self.namespace,
         )
 
-    def _groups(
-        self,
-        one: ServiceComponent,
-        marks: Marked,
-        annotations: Mapping[str, str],
-        pod: PodDraft,
-        worker: PodDraft | None,
-        workers: int,
-        about: Body,
-        backend: routes.Backend,
-        of_workers: Marked,
-    ) -> _Parts:
-        all_pods = metadata.selector(self.service.name, one.kind)
-        group = PodGroup(
-            one.name,
-            self.service.namespace,
-            pod,
-            worker,
-            workers,
-            marks.labels,
-            marks.annotations,
-            annotations,
-            all_pods,
-            of_workers.labels,
-            without_scraping({**annotations, **of_workers.pod_annotations}),
-        )
-        leaders = {**all_pods, names.WORKER_INDEX: "0"}
+    def _groups(self, one: ServiceComponent, marks: Marked, group: PodGroup, backend: routes.Backend) -> _Parts:
+        group = replace(group, worker_annotations=without_scraping(group.worker_annotations))
+        about = group.metadata(one.name)
+        leaders = {**group.selector, names.WORKER_INDEX: "0"}
         fixed, more = max(one.least, 1), one.most if one.spec.get("maxReplicas") else 0
         notes: tuple[Note, ...] = ()
         bodies: list[Body | None] = []
         seed = None
         if self.abilities.version(LEADER_WORKER_SET[1], LEADER_WORKER_SET[0]):
-            target = ScaleTarget(*LEADER_WORKER_SET, names.group_set(one.name))
+            target = TargetRef(*LEADER_WORKER_SET, names.group_set(one.name))
             scaler: Body | None = None
             replicas: int | None = fixed
             if more > fixed or self._zero(one):
@@ -354,38 +342,15 @@ class _Rendering:
                     " served here, a group is made of StatefulSets of its own, which nothing scales"
                 )
                 notes = (Note("ScalerNotServed", message, one.kind),)
-        bodies.append(self._service(one, marks, marks.labels, leaders, pod))
-        bodies.append(disruption_budget(one, about, all_pods, self.abilities))
+        bodies.append(self._service(one, marks, marks.labels, leaders, group.leader))
+        bodies.append(disruption_budget(one, about, group.selector, self.abilities))
         return _Parts(_children(bodies, one.kind, seed), notes, backend, leaders)
 
-    def _ray(
-        self,
-        one: ServiceComponent,
-        marks: Marked,
-        annotations: Mapping[str, str],
-        pods: Sequence[PodDraft],
-        workers: int,
-        backend: routes.Backend,
-        of_workers: Marked,
-    ) -> _Parts:
-        prober, namespace = self.settings.multinode_prober, self.service.namespace
-        heads = {**metadata.selector(self.service.name, one.kind), "ray.io/node-type": "head"}
+    def _ray(self, one: ServiceComponent, marks: Marked, group: PodGroup, backend: routes.Backend) -> _Parts:
+        heads = {**group.selector, "ray.io/node-type": "head"}
         _few(one, one.least)
-        bodies: list[Body | None] = [
-            *ray_clusters(
-                one.name,
-                namespace,
-                max(one.least, 1),
-                pods,
-                workers,
-                marks.labels,
-                marks.annotations,
-                annotations,
-                (of_workers.labels, {**annotations, **of_workers.pod_annotations}),
-                prober,
-            )
-        ]
-        service = self._service(one, marks, marks.labels, heads, pods[0])
+        bodies = ray_clusters(group, max(one.least, 1), self.settings.multinode_prober)
+        service = self._service(one, marks, marks.labels, heads, group.leader)
         first = service["spec"]["ports"][0]
         first.setdefault("name", "http")
         taken = {port["port"] for port in service["spec"]["ports"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
 from modelyard.objects import Key
@@ -148,15 +149,11 @@ def find_model(name: str, namespace: str, world: World, kind: str = "") -> Offer
 def find_model_by_uri(uri: str, namespace: str, world: World) -> Offered | None:
     """Return the model whose files are at a storage URI, by the same order, then by name."""
     for models in (world[BASE_MODELS].by("namespace", namespace), world[CLUSTER_BASE_MODELS].all()):
-        same: list[Offered] = [model for model in models if _storage_uri(model) == uri]
+        specs: list[tuple[Offered, Any]] = [(model, model.served.stored.spec) for model in models]
+        same = [model for model, spec in specs if spec is not None and spec.storage.storage_uri == uri]
         if same:
             return min(same, key=lambda model: model.served.name)
     return None
-
-
-def _storage_uri(model: Offered) -> str:
-    spec = model.served.stored.spec
-    return spec.storage.storage_uri if spec is not None else ""
 
 
 def offered_runtimes(namespace: str, world: World) -> list[OfferedRuntime]:

@@ -23,7 +23,6 @@ from modelyard.workloads.resolution import ACCEPT
 from modelyard.workloads.returning import GOOD, RETURNED, SINCE
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.route_conditions import COMPONENT_CONDITIONS, predictor_condition, roll_up, route_conditions
-from modelyard.workloads.standing import ComponentStanding
 from modelyard.workloads.values import Rendered
 from modelyard.workloads.weight_status import WEIGHTS_READY, weights_ready
 
@@ -74,7 +73,10 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
     if isinstance(result, Rendered) and result.virtual:
         message = "InferenceService is in VirtualDeployment mode"
         return {READY: Condition(READY, "True", VIRTUAL, message)}
-    found = [_component(one) for one in here.states.values()]
+    found = [
+        Condition(f"{one.kind.capitalize()}Ready", str(one.ready), one.reason, cut(one.message, _MOST))
+        for one in here.states.values()
+    ]
     latest = as_asked(here, doing)
     failing = next((one for one in found if one.status != "True"), None)
     if here.routed:
@@ -101,10 +103,6 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
     if (weights_state := weights_ready(here, latest)) is not None:
         wanted[weights_state.type] = weights_state
     return wanted
-
-
-def _component(one: ComponentStanding) -> Condition:
-    return Condition(f"{one.kind.capitalize()}Ready", str(one.ready), one.reason, cut(one.message, _MOST))
 
 
 def as_asked(here: Standing, doing: Sequence[str]) -> Condition:

@@ -203,7 +203,7 @@ def _volume(setup: Setup, source: Mapping[str, Any]) -> Body:
 
 def _fetching(setup: Setup, name: str, uri: str, where: str, path: str, mount: Body) -> Body:
     _source(uri, where)
-    if uri.startswith("hf://") and "@" not in uri and _has(setup, "HF_REVISION"):
+    if uri.startswith("hf://") and "@" not in uri and any(one["name"] == "HF_REVISION" for one in setup.environment):
         uri += "@$(HF_REVISION)"
     key = f"model.{posixpath.basename(path)}"
     arguments = ["--uri", uri, "--root", mount["mountPath"], "--path", path, "--model", key]
@@ -239,10 +239,6 @@ def beside(setup: Setup, name: str, command: list[str], arguments: list[str], mo
     """A container of our image that runs beside the engine, with the backend's variables."""
     light = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": setup.delivery.memory}}
     return {**_init(setup, name, mounts), "command": command, "args": arguments, "resources": light}
-
-
-def _has(setup: Setup, name: str) -> bool:
-    return any(one["name"] == name for one in setup.environment)
 
 
 def _deliver(setup: Setup, found: BackendFiles, home: str) -> None:
