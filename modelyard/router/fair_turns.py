@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 
 from modelyard.routing.errors import overloaded, queue_timeout, unknown_model
 from modelyard.routing.fairness import Fairness, Ticket, UserQueue, UserUsage
-from modelyard.routing.seams import NotServed, Principal, Turn
+from modelyard.routing.seams import NotServed, Principal
 
 _Waiter = asyncio.Future[None]
 _AT_ONCE = contextlib.nullcontext()
 
 
 class FairTurns:
-    """The ``Turns`` of a router: one queue for each model, ordered by what each user used of it lately."""
+    """Who is served next where not all can be at once: a queue for each model, ordered by what users used lately."""
 
     def __init__(self, fairness: Fairness) -> None:
         self._fairness = fairness
@@ -35,7 +35,7 @@ class FairTurns:
         turns = self._models.get(model)
         return turns.waiting if turns else 0
 
-    def turn(self, model: str, principal: Principal) -> Turn:
+    def turn(self, model: str, principal: Principal) -> contextlib.AbstractAsyncContextManager[None]:
         """A context that begins with this request's turn. Entering raises ``NotServed``: the queue is full, it waited
         too long, or nobody serves the model any more."""
         if not (self._fairness.rate or self._fairness.concurrent):

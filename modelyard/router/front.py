@@ -13,6 +13,7 @@ import orjson
 from aiohttp import web
 
 from modelyard.router.body_reader import BodyReader, is_long
+from modelyard.router.configured import Configured
 from modelyard.router.exchange import Broken, Exchange, Unanswered
 from modelyard.router.lobby import Full, Lobby
 from modelyard.router.processor_shares import ProcessorShares
@@ -26,7 +27,7 @@ from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.limits import OverBudget
 from modelyard.routing.room import Part, Room, client_of
 from modelyard.routing.schedule import RoutedPod
-from modelyard.routing.seams import Admission, Left, LimitStore, NotServed, Principal, Turns
+from modelyard.routing.seams import Left, NotServed, Principal
 from modelyard.routing.table import Destination, RouteTable
 
 log = logging.getLogger(__name__)
@@ -40,22 +41,20 @@ LEAVING = 1.0
 
 
 class Front:
-    """Handles every request of a server. ``admission`` and ``turns`` may be left out: all may ask, all at once."""
+    """Handles every request of a server."""
 
     def __init__(
         self,
         decider: Decider,
         upstream: Upstream,
-        limits: LimitStore,
+        configured: Configured,
         lobby: Lobby,
         metrics: RouterMetrics,
         access_log: AccessLog,
         settings: RouterSettings,
-        admission: Admission | None = None,
-        turns: Turns | None = None,
     ) -> None:
         self.decider = decider
-        self.limits = limits
+        self.limits = configured.limits
         self.lobby = lobby
         self.room = Room(settings.max_requests, settings.max_bodies, settings.client_share)
         """What requests in progress take."""
@@ -69,8 +68,8 @@ class Front:
         self._metrics = metrics
         self._log = access_log
         self._settings = settings
-        self._admission = admission
-        self._turns = turns
+        self._admission = configured.admission
+        self._turns = configured.turns
         self._random = Random()
         self._listed: tuple[RouteTable | None, bytes] = (None, b"")
         self._news = asyncio.Event()
@@ -143,15 +142,12 @@ class Front:
             return await exchange.refuse(errors.head_too_large(MOST_HEAD))
         if full := exchange.part.hold(size):
             return await exchange.refuse(full)
-        principal = Principal()
-        if self._admission is not None:
-            admitted = await self._admission.authenticate(headers)
-            if isinstance(admitted, ErrorAnswer):
-                return await exchange.refuse(admitted)
-            principal = admitted
-            record.user = principal.subject
-            if principal.subject:
-                exchange.account.charge_to(("user", principal.subject))
+        principal = await self._admission.authenticate(headers)
+        if isinstance(principal, ErrorAnswer):
+            return await exchange.refuse(principal)
+        record.user = principal.subject
+        if principal.subject:
+            exchange.account.charge_to(("user", principal.subject))
         if path == "/v1/models" or path.startswith("/v1/models/"):
             return await self._models(http, path, exchange)
         body = await self._body(http, exchange)
@@ -193,7 +189,7 @@ class Front:
             return await exchange.refuse(full)
         exchange.account.charge_to(("namespace", route.key.namespace))
         record.route, record.server, record.instead_of = str(route.key), str(destination.server), destination.instead_of
-        if self._admission is not None and (no := self._admission.allows(principal, route.key, question.model)):
+        if no := self._admission.allows(principal, question.model):
             return await exchange.refuse(no)
         if route.budget is not None and question.request.data.get("background"):
             return await exchange.refuse(errors.in_background())
@@ -213,8 +209,6 @@ class Front:
         self, question: Question, destination: Destination, principal: Principal, exchange: Exchange
     ) -> web.StreamResponse:
         exchange.consumed = principal.consumed
-        if self._turns is None:
-            return await self._forward(question, destination, exchange)
         clock = asyncio.get_running_loop().time
         came = clock()
         try:

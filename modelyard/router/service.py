@@ -34,7 +34,7 @@ from modelyard.routing import errors
 from modelyard.routing.decide import Decider
 from modelyard.routing.fleet import FleetChange
 from modelyard.routing.plugins import Configuration
-from modelyard.routing.seams import Admission, LimitStore, Turns
+from modelyard.routing.seams import LimitStore
 
 if TYPE_CHECKING:
     from modelyard.router.ext_proc import EndpointPicker
@@ -59,8 +59,6 @@ class RouterProcess:
         settings: RouterSettings,
         configuration: Configuration | None = None,
         limits: LimitStore | None = None,
-        admission: Admission | None = None,
-        turns: Turns | None = None,
         write: Callable[[str], object] | None = None,
     ) -> None:
         self.settings = settings
@@ -76,17 +74,7 @@ class RouterProcess:
         """Set once it listens."""
         self._log = AccessLog(settings.log, self.metrics, write)
         self._upstream = Upstream(settings, self.metrics)
-        self.front = Front(
-            self.decider,
-            self._upstream,
-            self.limits,
-            self.lobby,
-            self.metrics,
-            self._log,
-            settings,
-            admission or self.configured.admission,
-            turns or self.configured.turns,
-        )
+        self.front = Front(self.decider, self._upstream, self.configured, self.lobby, self.metrics, self._log, settings)
         self.follower = Follower(self.decider.fleet, self.take, settings.namespaces, settings.controller_namespace)
         self._stop = asyncio.Event()
 

@@ -58,11 +58,6 @@ class ModelRequest(NamedTuple):
     segments: Sequence[Segment] | None = None
 
     @property
-    def streams(self) -> bool:
-        """Whether the answer should come as a stream: the boolean only, no text that looks like it."""
-        return self.data.get("stream") is True
-
-    @property
     def brief(self) -> ModelRequest:
         """With no more of the data than what is asked of a request while it is under way."""
         kept = {name: value for name in _ASKED_LATER if _small(value := self.data.get(name))}

@@ -73,8 +73,6 @@ class Question(NamedTuple):
     asked: Asked
     text: str
     tokens: int
-    asks_usage: bool
-    splits: bool
     among: frozenset[str] | None = None
 
     @property
@@ -108,11 +106,10 @@ class Forward:
 
 
 class Calls(NamedTuple):
-    """The bodies of one attempt. ``prefill`` is ``None`` where one pod does all; ``room`` is that of both calls."""
+    """The bodies of one attempt. ``prefill`` is ``None`` where one pod does all."""
 
     body: bytes
     prefill: bytes | None = None
-    room: int = 0
 
 
 class Decider:
@@ -155,7 +152,7 @@ class Decider:
         request = ModelRequest(arrival.body, summary.options, summary.model, summary.span)
         asked = Asked(summary.model, path, headers, headers.get(SESSION, ""))
         text, tokens = summary.head, summary.tokens
-        return Question(request, asked, text, tokens, path in USAGE_ASKED, path in GENERATES, arrival.among)
+        return Question(request, asked, text, tokens, arrival.among)
 
     def destination(self, question: Question) -> Destination | ErrorAnswer:
         """Which ModelServer it goes to, whether that has pods now or not."""
@@ -196,7 +193,7 @@ class Decider:
             memo = None  # without what was tried, or what is not allowed, it is another list of pods, for this one time
         connector: Connector | None = None
         try:
-            prefill = _untried(backend.prefill, tried, server) if question.splits else ()
+            prefill = _untried(backend.prefill, tried, server) if question.asked.path in GENERATES else ()
             if prefill:
                 connector = Connector.of(server.engine, server.connector)
                 decode = _untried(serving, tried, server)
@@ -207,7 +204,7 @@ class Decider:
         except FilteredOut as why:
             return errors.overloaded(why)
         changes: dict[str, Any] = {} if upstream == question.model else {"model": upstream}
-        if question.asks_usage:
+        if question.asked.path in USAGE_ASKED:
             changes |= body.usage_request(question.request.data)
         return Forward(question, destination, server, attempts, upstream, changes, hashes, connector)
 
@@ -223,7 +220,7 @@ class Decider:
         model = {name: value for name, value in changes.items() if name == "model"}
         path = forward.question.asked.path
         first = {**body.prefill_changes(request.data, forward.connector, room, path), **model}
-        return Calls(self.decode_body(forward, attempt, None, room), body.with_changes(request, first), room)
+        return Calls(self.decode_body(forward, attempt, None, room), body.with_changes(request, first))
 
     def decode_body(self, forward: Forward, attempt: Attempt, prefilled: Any, room: int = 0) -> bytes:
         """The body for the decode pod of a pair, after a prefill call that answered ``prefilled``."""

@@ -63,10 +63,6 @@ class UserUsage:
         """How much it is, as a number that compares users at any time; infinite for nobody."""
         return math.inf if user == NOBODY else self._of.get((model, user), -math.inf)
 
-    def tokens(self, model: str, user: str, now: float) -> float:
-        """How much it is now, in weighted tokens."""
-        return math.exp(self.level(model, user) - now / self.fairness.window)
-
 
 @dataclass(slots=True, eq=False)
 class Ticket(Generic[T]):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -281,11 +281,6 @@ class HeldNames:
     def record(self, namespace: str) -> NameRecord | None:
         """Return the record of a namespace."""
         return self._by_namespace.get(namespace)
-
-    @property
-    def namespaces(self) -> Iterable[str]:
-        """The namespaces with a record."""
-        return self._by_namespace.keys()
 
     def imported(self, namespace: str) -> bool:
         """Return whether the names that the namespace had before there were records are recorded."""

@@ -73,11 +73,6 @@ class RouteStanding:
     ladder: tuple[str, ...] = ()
     """The weights of each step, in words."""
 
-    @property
-    def percent(self) -> int:
-        """The share of the new server at the step it is at."""
-        return self.wish.steps[self.memory.step] if self.wish is not None and self.memory.step >= 0 else 0
-
     def result(self, key: Key) -> ObjectResult:
         """Return the result of the roll-out at the end of a run."""
         ended = INVALID if self.problem else self.memory.ended

@@ -1,8 +1,8 @@
 """What a router asks of others while it decides about one request: who asks, whether the budget allows it, whose turn
-it is. Each is a protocol, so that a router on its own and a fleet that shares state differ in nothing else. Pure.
+it is. Budgets are a protocol, so that a router on its own and a fleet that shares them differ in nothing else. Pure.
 
-The order of a request: ``Admission.authenticate`` -> the route is found -> ``Admission.allows`` ->
-``LimitStore.admit`` -> ``Turns.turn`` (held until the answer has ended) -> pods are chosen -> it is sent ->
+The order of a request: ``TokenAdmission.authenticate`` -> the route is found -> ``TokenAdmission.allows`` ->
+``LimitStore.admit`` -> ``FairTurns.turn`` (held until the answer has ended) -> pods are chosen -> it is sent ->
 ``LimitStore.settle``. None of them may hold up the loop; each bounds its own time and says what its failure means, and
 what it raises is the request's end with a 500.
 """
@@ -10,7 +10,6 @@ what it raises is the request's end with a 500.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 from modelyard.objects import Key
@@ -26,16 +25,6 @@ class Principal(NamedTuple):
     subject: str = ""
     claims: Mapping[str, object] = {}
     consumed: frozenset[str] = frozenset()
-
-
-class Admission(Protocol):
-    """Who may ask."""
-
-    async def authenticate(self, headers: Mapping[str, str]) -> Principal | ErrorAnswer:
-        """Who it is by the first value of each header (names in lower case), or the answer to send instead."""
-
-    def allows(self, principal: Principal, route: Key, model: str) -> ErrorAnswer | None:
-        """The answer to one who may not ask this model of this route."""
 
 
 class Left(NamedTuple):
@@ -60,22 +49,6 @@ class LimitStore(Protocol):
         Of a request that reached no engine both are 0: it gets back what ``admit`` took. Done to its end even where who
         waits for it is cancelled.
         """
-
-
-class Turns(Protocol):
-    """Who is served next where not all can be at once."""
-
-    def turn(self, model: str, principal: Principal) -> Turn:
-        """A context that is entered when it is this request's turn and left when its answer has ended.
-
-        Entering raises ``NotServed`` where it waited too long, or may not wait.
-        """
-
-    def used(self, model: str, principal: Principal, tokens_in: int, tokens_out: int) -> None:
-        """What an answered request came to."""
-
-
-Turn = AbstractAsyncContextManager[None]
 
 
 class NotServed(Exception):

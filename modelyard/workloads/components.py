@@ -51,7 +51,6 @@ class ServiceComponent:
     spec: Body
     own: Body
     given: Body
-    mode: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The annotations that steer it: its own over the service's."""
 

@@ -91,7 +91,7 @@ _NOT_BUILT = {
 }
 """Annotations that ask for containers which only the peer's own images can run, and what to do instead."""
 
-_OF_A_PREDICTOR = (("apps/v1", "Deployment"), ("autoscaling/v1", "HorizontalPodAutoscaler"), ("v1", "Service"))
+_OF_A_PREDICTOR = ("Deployment", "HorizontalPodAutoscaler", "Service")
 """What a service in the older form has under its own name."""
 
 
@@ -202,8 +202,8 @@ class _Rendering:
         return Rendered(
             children=tuple(children),
             retired=tuple(
-                Retired(version, kind, service.name, tuple(parts))
-                for version, kind in _OF_A_PREDICTOR
+                Retired(kind, service.name, tuple(parts))
+                for kind in _OF_A_PREDICTOR
                 if older and (kind, service.name) not in {(one.kind, one.name) for one in children}
             ),
             notes=tuple(notes),

@@ -91,7 +91,8 @@ def _render(model: Model, abilities: Abilities, settings: ModelSettings, existin
         for body in backend_files.objects:
             add(body, name)
         if setup.live_adapters:
-            add(_adapters(setup, backend_files), name)
+            about, data = setup.metadata(adapter_list_name(setup)), {LIST_FILE: adapter_list(backend_files.adapters)}
+            add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data}, name)
         with problems.collect():
             for body in workloads(setup, backend_files):
                 add(body, name)
@@ -115,15 +116,6 @@ def _stamped(body: Body) -> Body:
     labels = {**metadata["labels"], REVISION: digest(content)}
     result: Body = plain({**body, "metadata": {**metadata, "labels": labels}})
     return result
-
-
-def _adapters(setup: Setup, found: BackendFiles) -> Body:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": setup.metadata(adapter_list_name(setup)),
-        "data": {LIST_FILE: adapter_list(found.adapters)},
-    }
 
 
 def _distinct(setups: list[Setup]) -> None:

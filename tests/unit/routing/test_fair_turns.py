@@ -45,8 +45,7 @@ def test_who_used_less_goes_first_and_each_in_his_order() -> None:
     usage.add("m", "b", 80, 40, 0.0)
     usage.add("other", "b", 10**6, 0, 0.0)
     usage.add("m", "b", -5, -5, 0.0)
-    assert (usage.tokens("m", "a", 0.0), usage.tokens("m", "b", 0.0)) == pytest.approx((200, 160))
-    assert usage.tokens("m", "a", 300.0) == pytest.approx(200 / math.e)
+    assert [math.exp(usage.level("m", user)) for user in "ab"] == pytest.approx([200, 160])
     queue = UserQueue[int]("m", usage, ONE)
     for tag, user in enumerate(["a", NOBODY, "a", "b", "b", "new"]):
         joined(queue, user, tag)
