@@ -18,24 +18,24 @@ from modelyard.routing.seams import Left
 
 
 class LocalLimits:
-    """A ``LimitStore`` for a router on its own: each replica gives out the whole budget."""
+    """The budgets of a router on its own, by the route's key: each replica gives out the whole budget."""
 
     def __init__(self) -> None:
         self._limits = TokenLimits()
 
     def configure(self, route: Key, now: Route | None) -> None:
-        """As the protocol has it."""
+        """Make the budget that of the route as it is now; ``None``: it is gone. In the order of the changes."""
         budget = None if now is None or not now.names else now.budget
         self._limits.configure(route, budget, time.monotonic())
 
     async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
-        """As the protocol has it."""
+        """Check all, then take ``tokens`` of input; what is left then, or which budget forbids it."""
         now = time.monotonic()
         with self._locked(route):
             return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
-        """As the protocol has it."""
+        """After the answer: put the estimate right, and charge the output; both 0 where no engine was reached."""
         with self._locked(route):
             self._limits.settle(route, estimated, real, output, time.monotonic())
 
@@ -44,7 +44,7 @@ class LocalLimits:
 
 
 class SharedLimits(LocalLimits):
-    """A ``LimitStore`` for the worker processes of one router: a small file for each route, locked for each change.
+    """The budgets of the worker processes of one router: a small file for each route, locked for each change.
 
     All of a machine's processes share its monotonic clock, which is what the files are written in.
     """
@@ -55,7 +55,7 @@ class SharedLimits(LocalLimits):
         self._files: dict[Key, int] = {}
 
     def configure(self, route: Key, now: Route | None) -> None:
-        """As the protocol has it. Each worker says the same; the first one's word changes what is there."""
+        """As ``LocalLimits`` do. Each worker says the same; the first one's word changes what is there."""
         budget = None if now is None or not now.names else now.budget
         if budget is None:
             self._limits.configure(route, None, 0.0)

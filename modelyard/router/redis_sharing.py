@@ -23,10 +23,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from modelyard.objects import Key
+from modelyard.router.limits import LocalLimits
 from modelyard.routing import sharing
 from modelyard.routing.limits import Budget, OverBudget
 from modelyard.routing.objects import Route
-from modelyard.routing.seams import Left, LimitStore
+from modelyard.routing.seams import Left
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class RedisLink:
 
 
 class RedisLimits:
-    """Budgets of tokens: in Redis for routes that name one, else in the ``local`` store. A ``LimitStore``.
+    """Budgets of tokens: in Redis for routes that name one, else in the ``local`` store.
 
     The local store counts what Redis gave as well, so that it goes on from there, and a request needs the consent of
     both: whatever a Redis answers and however its clock leaps, a replica gives out no more than the whole budget by its
@@ -125,7 +126,7 @@ class RedisLimits:
     def __init__(
         self,
         servers: Mapping[str, str],
-        local: LimitStore,
+        local: LocalLimits,
         on_failure: OnFailure = "local",
         time_limit: float = TIME_LIMIT,
     ) -> None:
@@ -229,7 +230,10 @@ class RedisLimits:
             await self.settle(route, tokens, 0, 0)
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
-        """After the answer: put the estimate right, and charge the output."""
+        """After the answer: put the estimate right, and charge the output; both 0 for a request that reached no engine.
+
+        Done to its end even where who waits for it is cancelled.
+        """
         if route not in self._shared:
             return await self._local.settle(route, estimated, real, output)
         # By a task of its own: who waits for it may be cancelled.

@@ -34,7 +34,6 @@ from modelyard.routing import errors
 from modelyard.routing.decide import Decider
 from modelyard.routing.fleet import FleetChange
 from modelyard.routing.plugins import Configuration
-from modelyard.routing.seams import LimitStore
 
 if TYPE_CHECKING:
     from modelyard.router.ext_proc import EndpointPicker
@@ -58,7 +57,7 @@ class RouterProcess:
         self,
         settings: RouterSettings,
         configuration: Configuration | None = None,
-        limits: LimitStore | None = None,
+        limits: LocalLimits | None = None,
         write: Callable[[str], object] | None = None,
     ) -> None:
         self.settings = settings
@@ -67,7 +66,7 @@ class RouterProcess:
         self.configured = Configured(file, limits or LocalLimits(), self._choose if file else lambda _: None)
         self.metrics = RouterMetrics(self.decider.fleet)
         self.lobby = Lobby(settings.max_waiting, self.metrics.waits)
-        self.limits: LimitStore = self.configured.limits
+        self.limits = self.configured.limits
         self.port, self.metrics_port = settings.port, settings.metrics_port
         self.ext_proc_port = settings.ext_proc_port or 0
         self.started = asyncio.Event()

@@ -21,10 +21,10 @@ from modelyard.routing.model_names import (
     claim_order,
     records_wanted,
 )
-from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
+from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, route, server
 from modelyard.routing.table import routes_served
 
-ROUTES_WANTED = Want(ROUTES, route, indexes={"name": names_of}, wish=wish_of())
+ROUTES_WANTED = Want(ROUTES, route, indexes={"name": lambda route: route.claims}, wish=wish_of())
 SERVERS_WANTED = Want(SERVERS, server, wish=wish_of())
 PODS_WANTED = Want(PODS, pod, cached=True, indexes={"label": labels_of}, use="routing")
 

@@ -124,10 +124,8 @@ class NameRecords:
         return self._write(key, stored, data, "Recorded", share_of=namespace)
 
     def _since(self, namespace: str, name: str, order: Order, world: World, now: float) -> float:
-        """Return since when a name that was not recorded is held.
-
-        That is now, where another namespace is recorded with it, and later than each of those records: a clock that was
-        set back gives nobody's name to another. Else it is the time that ``claim_order`` goes by; those that come
+        """That is now, where another namespace is recorded with it, and later than each of those records: a clock that
+        was set back gives nobody's name to another. Else it is the time that ``claim_order`` goes by; those that come
         together without such a time follow each other by a microsecond.
         """
         recorded = [epoch(time) for space, time in self._held.since(name).items() if space != namespace]

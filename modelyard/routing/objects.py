@@ -271,11 +271,6 @@ def _stored(kind: ResourceType, obj: Object, problem: Fault | None) -> dict[str,
     }
 
 
-def names_of(route: Route) -> tuple[str, ...]:
-    """Index of routes: the model names that each claims."""
-    return route.claims
-
-
 def labels_of(pod: Pod) -> tuple[tuple[str, str, str], ...]:
     """Index of pods: namespace and every label."""
     return tuple((pod.key.namespace, name, value) for name, value in pod.labels.items())

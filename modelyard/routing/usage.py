@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -63,34 +63,6 @@ class Charge(NamedTuple):
 
     input: int
     output: int
-
-
-class CountedAnswer(Protocol):
-    """An answer that passes through, and its tokens."""
-
-    @property
-    def is_stream(self) -> bool:
-        """Return whether it comes in events."""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Take bytes as they come; return those to send on now."""
-
-    def skip(self, size: int) -> None:
-        """Count bytes that pass unseen."""
-
-    def end(self) -> bytes:
-        """Return the bytes left when the answer has ended."""
-
-    @property
-    def kept(self) -> int:
-        """Bytes that are kept."""
-
-    @property
-    def counted(self) -> Usage:
-        """Tokens by the engine's count; the output by its bytes where that is missing."""
-
-    def least(self, tokens: int) -> int:
-        """Return the fewest tokens of input and output together that these bytes can be, if ``tokens`` are counted."""
 
 
 def charge(estimated: int, answer: CountedAnswer) -> Charge:
@@ -274,7 +246,7 @@ class WholeAnswer:
         return chunk
 
     def skip(self, size: int) -> None:
-        """As every answer."""
+        """Count bytes that pass unseen."""
         self._size += size
 
     def end(self) -> bytes:
@@ -283,7 +255,7 @@ class WholeAnswer:
 
     @property
     def kept(self) -> int:
-        """As every answer."""
+        """Bytes that are kept."""
         return len(self._kept) if self._scan is None else self._scan.kept
 
     @property
@@ -298,7 +270,7 @@ class WholeAnswer:
 
     @property
     def counted(self) -> Usage:
-        """As every answer."""
+        """Tokens by the engine's count; the output by its bytes where that is missing."""
         usage = self.usage
         if usage.output is not None or (usage.input is not None and not self._writes):
             return usage
@@ -306,7 +278,7 @@ class WholeAnswer:
         return usage._replace(output=-(-size // self._bytes_per_token) if self._writes else size // OTHER_BYTES)
 
     def least(self, tokens: int) -> int:
-        """As every answer."""
+        """Return the fewest tokens of input and output together that these bytes can be, if ``tokens`` are counted."""
         if not self._writes or self._free:
             return 0
         text = self._text.size
@@ -379,11 +351,11 @@ class Relay:
 
     @property
     def kept(self) -> int:
-        """As every answer."""
+        """As ``WholeAnswer``."""
         return len(self._rest) + (0 if self._long is None else self._long.kept)
 
     def skip(self, size: int) -> None:
-        """As every answer."""
+        """As ``WholeAnswer``."""
         self.events += -(-size // (TEXT_BYTES if self._writes else OTHER_BYTES))
 
     def end(self) -> bytes:
@@ -401,11 +373,11 @@ class Relay:
 
     @property
     def counted(self) -> Usage:
-        """As every answer."""
+        """As ``WholeAnswer``."""
         return Usage(self.usage.input, self.output)
 
     def least(self, tokens: int) -> int:
-        """As every answer."""
+        """As ``WholeAnswer``."""
         return self.events // FLOOR if self._writes else 0
 
     def _read(self, line: bytes) -> bool:
@@ -484,6 +456,10 @@ _DONE = (b"data: [DONE]", b"data:[DONE]")
 _FIELDS = (b":", b"event:", b"id:", b"retry:")
 STREAMS = ("text/event-stream", "application/x-ndjson")
 _NOT_TEXT = ("audio", "image", "video")
+
+
+CountedAnswer = WholeAnswer | Relay
+"""An answer that passes through, and its tokens."""
 
 
 def answer_reader(media: str, status: int, encoding: str, *, writes: bool, withhold: bool) -> CountedAnswer:

@@ -345,8 +345,7 @@ class RollOut(ABC):
                 known = [one for one in (resolved.model, *resolved.weights) if one is not None]
                 model = next((one for one in known if one.served.stored.label == label), None)
                 said = f"{model.served.name}: {model.words}" if model is not None else label
-                trouble = Trouble(NO_MODEL, f"no node has the model yet; {said}")
-                return replace(state, trouble=trouble)
+                return replace(state, trouble=Trouble(NO_MODEL, f"no node has the model yet; {said}"))
         return state
 
     def _awaited(self, standing: Standing, now: float) -> list[ComponentStanding]:

@@ -267,8 +267,7 @@ class _Rendering:
         labels = {**marks.labels, names.APP: one.name}
         selector = {names.APP: one.name}
         about = {**about, "labels": labels}
-        target = TargetRef("apps/v1", "Deployment", one.name)
-        scaling = self._scaled(one, target, about)
+        scaling = self._scaled(one, TargetRef("apps/v1", "Deployment", one.name), about)
         spec: Body = {
             "selector": {"matchLabels": selector},
             "strategy": _strategy(one.spec.get("deploymentStrategy") or {}),
@@ -351,8 +350,7 @@ class _Rendering:
         _few(one, one.least)
         bodies = ray_clusters(group, max(one.least, 1), self.settings.multinode_prober)
         service = self._service(one, marks, marks.labels, heads, group.leader)
-        first = service["spec"]["ports"][0]
-        first.setdefault("name", "http")
+        service["spec"]["ports"][0].setdefault("name", "http")
         taken = {port["port"] for port in service["spec"]["ports"]}
         for name, number in (("dashboard", 8265), ("metrics", 8000), ("redis", 6379)):
             if number not in taken:

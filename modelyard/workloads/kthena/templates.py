@@ -171,10 +171,8 @@ def _options(setup: Setup, files: BackendFiles, worker: ModelWorker) -> dict[str
 
 
 def _tensor_parallel(setup: Setup, worker: ModelWorker) -> int:
-    """Return the tensor-parallel ranks that use all accelerators of an instance; 0 where the engine's default is right.
-
-    Engines use one accelerator by default, and SGLang does not start with more data-parallel ranks for attention than
-    tensor-parallel ones. Ranks that the user sets take precedence.
+    """0 where the engine's default is right, or the user sets ranks. Engines use one accelerator by default, and SGLang
+    does not start with more data-parallel ranks for attention than tensor-parallel ones.
     """
     engine, given = setup.engine, setup.options[worker.type]
     devices = setup.accelerators(worker) * setup.pods
