@@ -86,14 +86,14 @@ class TokenAdmission:
         if not self._settings.jwks_uri:
             return unauthorized("Unauthorized: unknown API key")
         try:
-            claims = self._claims(token)
-        except tokens.TokenRejected as why:
-            if not why.unknown_key or not await self._ask_again():
-                return unauthorized(f"Unauthorized: {why}")
             try:
                 claims = self._claims(token)
-            except tokens.TokenRejected as still:
-                return unauthorized(f"Unauthorized: {still}")
+            except tokens.TokenRejected as why:
+                if not why.unknown_key or not await self._ask_again():
+                    raise
+                claims = self._claims(token)
+        except tokens.TokenRejected as why:
+            return unauthorized(f"Unauthorized: {why}")
         return Principal(claims["sub"], claims, self._consumed)
 
     def allows(self, principal: Principal, model: str) -> ErrorAnswer | None:

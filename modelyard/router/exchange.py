@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import orjson
 from aiohttp import web
@@ -20,9 +20,6 @@ from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.room import Part
 from modelyard.routing.schedule import Attempt, RoutedPod
 from modelyard.routing.usage import STREAMS, Charge, CountedAnswer, charge
-
-if TYPE_CHECKING:
-    from modelyard.router.upstream import Upstream
 
 MOST_UNSENT = 1 << 13
 """Bytes that a client may have left untaken of an answer that is broken off, to be sent the error."""
@@ -54,6 +51,15 @@ class Declined(Exception):
 
 class Broken(Exception):
     """An answer that broke off after a part of it was sent."""
+
+
+class AttemptMaker(Protocol):
+    """Has an attempt made, and its answer passed on."""
+
+    async def send(
+        self, decider: Decider, forward: Forward, attempt: Attempt, exchange: Exchange, *, others: bool
+    ) -> web.StreamResponse:
+        """Raises ``Unanswered`` and ``Broken``."""
 
 
 class Exchange:
@@ -103,7 +109,7 @@ class Exchange:
         self.record.tokens_in, self.record.tokens_out = self._charge
 
     def send(
-        self, upstream: Upstream, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
+        self, upstream: AttemptMaker, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
     ) -> Awaitable[web.StreamResponse]:
         """Have an attempt made. Raises ``Unanswered`` and ``Broken``."""
         return upstream.send(decider, forward, attempt, self, others=others)

@@ -24,7 +24,7 @@ from google.protobuf import struct_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from multidict import CIMultiDict
 
-from modelyard.router.exchange import Broken, Declined, Exchange
+from modelyard.router.exchange import AttemptMaker, Broken, Declined, Exchange
 from modelyard.router.front import Front
 from modelyard.router.settings import RouterSettings
 from modelyard.router.upstream import Upstream, after
@@ -193,9 +193,10 @@ class GatewayExchange(Exchange):
         return self._response or web.Response(status=500)
 
     async def send(
-        self, upstream: Upstream, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
+        self, upstream: AttemptMaker, decider: Decider, forward: Forward, attempt: Attempt, *, others: bool
     ) -> web.StreamResponse:
         """Have the gateway try the ranked pods, this attempt first. Raises ``Unanswered`` and ``Broken``."""
+        assert isinstance(upstream, Upstream)
         record = self.record
         if self.talk.returns not in (_STREAMED, _DUPLEX):
             # What cannot be kept from the client is not asked for.

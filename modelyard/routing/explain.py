@@ -60,15 +60,12 @@ def _pods(decider: Decider, question: Question, now: float) -> Iterator[str]:
         yield f"  {forward.status}: {forward.message}"
         return
     server = forward.server
-    yield f"  model sent: {forward.upstream_model}" + (
-        "" if forward.upstream_model != question.model else " (as asked)"
-    )
+    asked = " (as asked)" if forward.upstream_model == question.model else ""
+    yield f"  model sent: {forward.upstream_model}{asked}"
     yield f"  prompt: about {question.tokens} tokens"
-    retry = (
-        "each of the best pods once"
-        if server.retry is None
-        else (f"{server.retry.attempts} more, {server.retry.interval:g} s apart")
-    )
+    retry = "each of the best pods once"
+    if server.retry is not None:
+        retry = f"{server.retry.attempts} more, {server.retry.interval:g} s apart"
     limit = "the router's --head-seconds" if server.timeout is None else f"{server.timeout:g} s"
     yield f"  attempts: {retry}; {limit} to the head of the answer"
     if server.engine == MINDIE:

@@ -195,7 +195,6 @@ def _rank(rule: RoutingRule) -> tuple[int, int, int]:
 
 
 def _overtakes(later: RoutingRule, earlier: RoutingRule) -> bool:
-    """Whether a later rule may be preferred for requests that the earlier one takes too."""
     if earlier.model is not None and later.model is not None and earlier.model != later.model:
         return False
     mine, theirs = dict(earlier.headers), dict(later.headers)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -285,6 +285,15 @@ class HeldNames:
     def imported(self, namespace: str) -> bool:
         """Return whether the names that the namespace had before there were records are recorded."""
         return IMPORTED_ALL in self._imported or namespace in self._imported
+
+    def orders(self, routes: Iterable[Route]) -> dict[str, Order]:
+        """Return the namespaces of routes, each with the first place that the claims of one of its routes have."""
+        orders: dict[str, Order] = {}
+        for route in routes:
+            space = route.key.namespace
+            order = claim_order(route, imported=self.imported(space))
+            orders[space] = min(orders.get(space, order), order)
+        return orders
 
     def is_full(self, namespace: str) -> bool:
         """Return whether the namespace has as many names as are recorded."""

@@ -134,11 +134,7 @@ class NameRecords:
         created = order[1]
         if not math.isinf(created):
             return created
-        rivals: dict[str, Order] = {}
-        for route in world[ROUTES].by("name", name):
-            space = route.key.namespace
-            rival = claim_order(route, imported=self._held.imported(space))
-            rivals[space] = min(rivals.get(space, rival), rival)
+        rivals = self._held.orders(world[ROUTES].by("name", name))
         return now + _MICROSECOND * sum(rival < order for space, rival in rivals.items() if space != namespace)
 
     def _orders(self, routes: Iterable[Route]) -> dict[str, Order]:

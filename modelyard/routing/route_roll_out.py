@@ -119,7 +119,6 @@ class RouteRollOuts:
         return replace(self._told(here, standing, look.reason, look.message, now), steps=look.steps(deeds), **deeds)
 
     def _forgotten(self, here: StoredRoute, now: float) -> Plan | None:
-        """Nothing is wished any more: weights stay as they are."""
         status = Status({}, (), transient=frozenset({CONDITION}))
         due = is_due(status, here.route.status, now, 0.0)
         if not (due or here.memory):

@@ -100,9 +100,8 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
     total = _count(counts, "total_tokens")
     if prompt is None and (prompt := _count(counts, "input_tokens")) is not None:
         # The Messages API counts what its cache had apart.
-        prompt += (_count(counts, "cache_read_input_tokens") or 0) + (
-            _count(counts, "cache_creation_input_tokens") or 0
-        )
+        cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
+        prompt += sum(_count(counts, name) or 0 for name in cached)
     if total is None:
         return Usage(prompt, output)
     if prompt is None and total >= (output or 0):
@@ -150,8 +149,6 @@ def _last_usage(raw: bytes) -> Usage:
 
 
 class _UsageScan:
-    """Finds the last usage in JSON that is too long to be kept."""
-
     def __init__(self) -> None:
         self._kept = bytearray()
         self._last = Usage()
@@ -282,9 +279,8 @@ class WholeAnswer:
         if not self._writes or self._free:
             return 0
         text = self._text.size
-        if self._scan is None and tokens < self._size // (
-            FLOOR * TEXT_BYTES
-        ):  # most answers need no look at their text
+        # Most answers need no look at their text.
+        if self._scan is None and tokens < self._size // (FLOOR * TEXT_BYTES):
             text = _text_bytes(bytes(self._kept))
         return max(text // (FLOOR * TEXT_BYTES), self._size // _PADDING_BYTES)
 

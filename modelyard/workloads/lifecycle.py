@@ -298,9 +298,8 @@ class RollOut(ABC):
         elif compared or (watch := self._watch(here, aim.since, before, world, now)) is None:
             return accepted
         elif (verdict := gates.verdict(watch, (self.readings or {}).get(service.key), now)) is None:
-            late = (
-                self.readings is None and not here.canary and now >= watch.until
-            )  # then it takes a run, which measures
+            # Then it takes a run, which measures.
+            late = self.readings is None and not here.canary and now >= watch.until
             return replace(here, watch=watch, done=late)
         elif not verdict.worse:
             return replace(accepted, compared=verdict.words)

@@ -146,7 +146,6 @@ def _progress(state: Standing, holding: Sequence[ComponentStanding], serving: st
 
 
 def _overdue(state: Standing, component: ComponentStanding, now: float) -> LoadFailure | None:
-    """Return that a roll-out without a revision to go back to has not become ready in its time."""
     limit = deadline(state.service)
     if state.aim is None or state.aim.since is None or now < state.aim.since + limit:
         return None

@@ -65,19 +65,12 @@ def recorded(service: StoredService) -> dict[str, str]:
 def unasked(service: StoredService, found: Resolved) -> list[str]:
     """What has changed beneath a service whose spec has not, and which nobody has allowed to be rolled out."""
     before = recorded(service)
-    if before.get(GENERATION) != str(service.subject.generation):
-        return []
     allowed = set(map(str.strip, service.annotations.get(ACCEPT, "").split(",")))
+    if before.get(GENERATION) != str(service.subject.generation) or "always" in allowed:
+        return []
     moved = {name: now for name, now in found.inputs.items() if now and before.get(name) not in (None, now)}
-    return (
-        []
-        if "always" in allowed
-        else [
-            f"{before[name]} was rolled out, and now it would be {now}"
-            for name, now in moved.items()
-            if now not in allowed
-        ]
-    )
+    differing = ((before[name], now) for name, now in moved.items() if now not in allowed)
+    return [f"{was} was rolled out, and now it would be {now}" for was, now in differing]
 
 
 def resolve(

@@ -170,7 +170,6 @@ def _stable(policy: AutoscalingPolicyStablePolicy | None, window: Duration) -> A
 
 
 def _own_name(name: str, setups: Sequence[Setup], path: str) -> str:
-    """A unified name as the engines themselves call the metric."""
     if not name.startswith(UNIFIED):
         return name
     if any(setup.engine is MINDIE for setup in setups):

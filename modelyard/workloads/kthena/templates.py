@@ -217,7 +217,6 @@ def _adapters(setup: Setup, files: BackendFiles) -> Body:
 
 
 def _metrics(setup: Setup, relay: MetricsRelay) -> Body:
-    """Return the container that shows the engine's metrics at another port, without the backend's variables."""
     arguments = ["--engine", relay.engine, "--port", str(relay.port), "--path", setup.metrics_path]
     if setup.engine is not engines.MINDIE:
         arguments += ["--names", setup.engine.server]
