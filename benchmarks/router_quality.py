@@ -132,7 +132,7 @@ def play(asked: Sequence[Asked], pods: int, chosen: Plugins | None, seed: int) -
         else:
             began = time.process_time()
             context = Context(hashes=one.blocks[: chosen.max_blocks])
-            best = rank(routed, context, chosen, cache, one.at, random, memo=memo)[0].replica
+            best = rank(routed, context, chosen, cache, one.at, random, memo=memo)[0].pod
             picking += time.process_time() - began
             cache.learn(best.key, context.hashes)
             pod = by_key[best.key]

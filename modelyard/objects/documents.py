@@ -121,7 +121,6 @@ def check_aliases(text: str, depth: int, most: int) -> None:
 
 
 def _check(text: str) -> None:
-    """Look at the document before anything is made of it."""
     values = 0
     for event in events(text, MAX_DEPTH):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):

@@ -147,7 +147,6 @@ def pod(obj: Object) -> Pod:
 
 
 def _started(status: Object) -> str:
-    """When the last of a pod's containers started, else the pod itself."""
     starts = [
         str(running.get("startedAt") or "")
         for container in status.get("containerStatuses") or ()
@@ -224,12 +223,9 @@ def engine_args(pod_spec: Object) -> tuple[str, ...]:
     if not containers:
         return ()
     engine = next((container for container in containers if container_gpus(container)), containers[0])
-    set_here = (f"{one['name']}={one.get('value', '')}" for one in engine.get("env") or () if _is_engine_variable(one))
+    given = (one for one in engine.get("env") or () if one.get("name") in ENGINE_VARIABLES and "valueFrom" not in one)
+    set_here = (f"{one['name']}={one.get('value', '')}" for one in given)
     return tuple(str(word) for word in (*set_here, *(engine.get("command") or ()), *(engine.get("args") or ())))
-
-
-def _is_engine_variable(entry: Object) -> bool:
-    return entry.get("name") in ENGINE_VARIABLES and "valueFrom" not in entry
 
 
 def label_selector(labels: Mapping[str, str]) -> str:

@@ -73,7 +73,6 @@ class Part(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Note which lists the schema declares as sets or maps, so that the same holds here."""
         cls._distinct = tuple(
             (name, cls.model_fields[name].alias or name, tuple(map(to_snake, keys)))
             for name, keys in distinct_lists(cls).items()
@@ -139,7 +138,6 @@ class Resource(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """The kind is the class's name."""
         cls.kind = cls.__name__
         cls.group, cls.version = cls.api_version.split("/")
 

@@ -6,8 +6,7 @@ Source: the published networking.volcano.sh/v1alpha1 reference. The statuses, em
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import re2
 from pydantic import AfterValidator, Field
@@ -27,13 +26,16 @@ _LONGEST_LABEL_KEY = 317
 _LONGEST_SHOWN = 60
 
 
+_Keys = TypeVar("_Keys", str, dict[str, str])
+
+
 def _is_legal(key: str) -> bool:
     name = key.rpartition("/")[2]
     return _LABEL_KEY.fullmatch(key) is not None and len(key) <= _LONGEST_LABEL_KEY and len(name) <= 63
 
 
-def _require_legal(keys: Iterable[str]) -> None:
-    """Raise ``ValueError`` that names the keys that Kubernetes takes for no label."""
+def _legal(labels: _Keys) -> _Keys:
+    keys = [labels] if isinstance(labels, str) else labels
     illegal = [key for key in keys if not _is_legal(key)]
     if illegal:
         shown = ", ".join(repr(key if len(key) <= _LONGEST_SHOWN else f"{key[:_LONGEST_SHOWN]}...") for key in illegal)
@@ -41,22 +43,13 @@ def _require_legal(keys: Iterable[str]) -> None:
             f"not legal in Kubernetes as a label key: {shown}; use at most 63 letters, digits, '-', '_' and '.', with a"
             " letter or digit first and last, after an optional DNS prefix and '/'"
         )
-
-
-def _legal_key(key: str) -> str:
-    _require_legal([key])
-    return key
-
-
-def _legal_keys(labels: dict[str, str]) -> dict[str, str]:
-    _require_legal(labels)
     return labels
 
 
-LabelKey = Annotated[str, AfterValidator(_legal_key)]
+LabelKey = Annotated[str, AfterValidator(_legal)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
-Labels = Annotated[dict[str, LabelValue], AfterValidator(_legal_keys)]
-MatchLabels = Annotated[dict[str, str], AfterValidator(_legal_keys)]
+Labels = Annotated[dict[str, LabelValue], AfterValidator(_legal)]
+MatchLabels = Annotated[dict[str, str], AfterValidator(_legal)]
 """Labels to look for: a value that is not legal is found nowhere."""
 
 

@@ -55,16 +55,6 @@ class Quantity:
         self._value = parsed
         self._format = format or own
 
-    @property
-    def value(self) -> Decimal:
-        """The number itself, suffix applied."""
-        return self._value
-
-    @property
-    def format(self) -> Format:
-        """The family of suffixes it prints with."""
-        return self._format
-
     def __str__(self) -> str:
         return _print(self._value, self._format)
 

@@ -119,13 +119,11 @@ def repeats_within(annotation: Any, raw: Any, path: str) -> list[tuple[str, str]
     for name, info in model.model_fields.items():
         value, where = raw.get(info.alias or name), f"{path}.{info.alias or name}"
         if name in distinct and isinstance(value, list):
-            found += repeats(where, [_told_apart(item, distinct[name]) for item in value])
+            keys = distinct[name]
+            items = (tuple(map(item.get, keys)) if keys and isinstance(item, Mapping) else item for item in value)
+            found += repeats(where, items)
         found += repeats_within(info.annotation, value, where)
     return found
-
-
-def _told_apart(item: Any, keys: tuple[str, ...]) -> Any:
-    return tuple(item.get(key) for key in keys) if keys and isinstance(item, Mapping) else item
 
 
 _REMEDIES = {
@@ -220,7 +218,6 @@ def _newer_at(model: type[BaseModel], location: tuple[int | str, ...]) -> Mappin
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
-    """The model that ``location`` leads to; ``None`` where it leads to something else."""
     current: type[BaseModel] | None = model
     annotation: Any = model
     for part in location:

@@ -18,7 +18,6 @@ from typing import Any
 
 import aiohttp
 
-from modelyard.objects import Key
 from modelyard.router.bounded import body_of
 from modelyard.routing import tokens
 from modelyard.routing.configuration import AuthSettings
@@ -37,7 +36,7 @@ _MOST_API_KEYS = 10_000
 
 
 class TokenAdmission:
-    """The ``Admission`` of a router that asks for tokens, where its settings do. Use within ``running()``."""
+    """Who may ask, by tokens where the settings ask for them, else everybody. Use within ``running()``."""
 
     def __init__(self, settings: AuthSettings, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -75,7 +74,7 @@ class TokenAdmission:
             await asyncio.gather(task, return_exceptions=True)
 
     async def authenticate(self, headers: Mapping[str, str]) -> Principal | ErrorAnswer:
-        """Who it is, or 401."""
+        """Who it is by the first value of each header (names in lower case), or 401."""
         if not self._settings.enabled:
             return Principal()
         token = tokens.bearer(headers.get("authorization", ""))
@@ -87,17 +86,17 @@ class TokenAdmission:
         if not self._settings.jwks_uri:
             return unauthorized("Unauthorized: unknown API key")
         try:
-            claims = self._claims(token)
-        except tokens.TokenRejected as why:
-            if not why.unknown_key or not await self._ask_again():
-                return unauthorized(f"Unauthorized: {why}")
             try:
                 claims = self._claims(token)
-            except tokens.TokenRejected as still:
-                return unauthorized(f"Unauthorized: {still}")
+            except tokens.TokenRejected as why:
+                if not why.unknown_key or not await self._ask_again():
+                    raise
+                claims = self._claims(token)
+        except tokens.TokenRejected as why:
+            return unauthorized(f"Unauthorized: {why}")
         return Principal(claims["sub"], claims, self._consumed)
 
-    def allows(self, principal: Principal, route: Key, model: str) -> ErrorAnswer | None:
+    def allows(self, principal: Principal, model: str) -> ErrorAnswer | None:
         """403 where a claim lists the models that may be used, and this one is not among them."""
         claim = self._settings.models_claim
         if not claim or not self._settings.enabled or tokens.may_use(principal.claims, claim, model):

@@ -165,7 +165,6 @@ class BodyReader:
             await process.wait()
 
     async def _do(self, head: bytes, body: bytes) -> tuple[list[Any] | ErrorAnswer, float]:
-        """Do a job: the reply, and the seconds of processor time it took."""
         if self._process is not None and self._process.returncode is not None:
             await self._stop()
         try:

@@ -12,10 +12,10 @@ from pathlib import Path
 from modelyard.objects import Key
 from modelyard.router.authentication import TokenAdmission
 from modelyard.router.fair_turns import FairTurns
+from modelyard.router.limits import LocalLimits
 from modelyard.router.redis_sharing import RedisLimits, RedisLink, SharedLoad
 from modelyard.routing.configuration import RouterConfiguration, read_configuration
 from modelyard.routing.plugins import Configuration
-from modelyard.routing.seams import LimitStore
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Configured:
     """
 
     def __init__(
-        self, file: ConfigurationFile | None, local: LimitStore, chosen: Callable[[Configuration], None]
+        self, file: ConfigurationFile | None, local: LocalLimits, chosen: Callable[[Configuration], None]
     ) -> None:
         self._file = file
         self._chosen = chosen

@@ -109,7 +109,6 @@ class Connection(web.RequestHandler):
             self._resume_transport_reading()
 
     def _parse(self, data: bytes) -> None:
-        """Parse bytes; of a head that does not end only so many."""
         super().data_received(data)
         if self._request_count > self.ended:  # it is the body, or a request behind it
             self._ahead = 0
@@ -119,7 +118,6 @@ class Connection(web.RequestHandler):
             self._ahead = ahead
 
     def _resume_transport_reading(self) -> None:
-        """Read on, once what was read is parsed."""
         if not self._slices:
             super()._resume_transport_reading()
 
@@ -232,7 +230,6 @@ class Acceptor:
                 accepted.close()
 
     async def _begin(self, accepted: socket.socket, client: str) -> None:
-        """Begin a connection in its client's turn."""
         listener, account = self._listener, self._listener.shares.open(("client", client))
         try:
             async with account:

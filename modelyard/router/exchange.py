@@ -15,10 +15,10 @@ from modelyard.router.processor_shares import Account
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RequestRecord
 from modelyard.routing import errors
-from modelyard.routing.decide import Attempt, Decider, Forward
+from modelyard.routing.decide import Decider, Forward
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.room import Part
-from modelyard.routing.schedule import RoutedPod
+from modelyard.routing.schedule import Attempt, RoutedPod
 from modelyard.routing.usage import STREAMS, Charge, CountedAnswer, charge
 
 MOST_UNSENT = 1 << 13

@@ -29,8 +29,9 @@ from modelyard.router.front import Front
 from modelyard.router.settings import RouterSettings
 from modelyard.router.upstream import Upstream, after
 from modelyard.routing import errors
-from modelyard.routing.decide import Attempt, Decider, Forward
+from modelyard.routing.decide import Decider, Forward
 from modelyard.routing.errors import is_retriable
+from modelyard.routing.schedule import Attempt
 from modelyard.routing.usage import SLICE, CountedAnswer, answer_reader
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -59,7 +60,7 @@ class GatewayTalk:
     def __init__(self, context: Any, first: Any) -> None:
         self._context = context
         head = first.request_headers
-        given = [(one.key, (one.raw_value or one.value.encode()).decode("utf-8", "replace")) for one in _listed(head)]
+        given = _listed(head)
         pseudo = {name: value for name, value in given if name.startswith(":")}
         self.method, self.raw_path = pseudo.get(":method", ""), pseudo.get(":path", "")
         # Whether to send the body is between the client and the gateway.
@@ -202,7 +203,7 @@ class GatewayExchange(Exchange):
             forward.changes = {name: value for name, value in forward.changes.items() if name != "stream_options"}
         # One prefill call was made; its result is good for the decode pods of its pod.
         ways = [one for one in forward.attempts if one.prefill is attempt.prefill]
-        listed = [ways[one.pod] for one in errors.tries(len(ways), forward.server.retry)]
+        listed = [ways[place] for place in errors.tries(len(ways), forward.server.retry)]
         decider.begun(forward, attempt)
         prefill: asyncio.Task[bytes] | None = None
         underway = _Underway(decider, forward, attempt)
@@ -229,7 +230,6 @@ class GatewayExchange(Exchange):
                 await asyncio.gather(prefill, return_exceptions=True)
 
     def _request_headers(self, forward: Forward, listed: Sequence[Attempt]) -> dict[str, str]:
-        """Where to, and how often, in the words of Envoy."""
         told = {
             DESTINATION: ",".join(one.pod.address for one in listed),
             CLUSTER: str(forward.destination.server),
@@ -243,7 +243,6 @@ class GatewayExchange(Exchange):
         return told
 
     async def _follow(self, underway: _Underway, listed: Sequence[Attempt]) -> None:
-        """See the answer pass, and what it says of itself."""
         record, talk, clock = self.record, self.talk, asyncio.get_running_loop().time
         reader: CountedAnswer | None = None
         seen = False
@@ -291,7 +290,6 @@ class GatewayExchange(Exchange):
             raise Broken("the answer did not come to its end")
 
     async def _read(self, reader: CountedAnswer, chunk: bytes, *, last: bool) -> bytes:
-        """Read a piece of the answer, in steps; return the bytes to send on."""
         parts = []
         for start in range(0, len(chunk), SLICE) or (0,):
             async with self.account:
@@ -319,12 +317,10 @@ class _Underway:
         return index
 
     def answered(self, status: int) -> None:
-        """There is an answer."""
         self._answered = True
         self._decider.answered(self.forward, self.attempt, status)
 
     def end(self) -> None:
-        """It is over."""
         self._decider.ended(self.forward, self.attempt, was_answered=self._answered)
 
 
@@ -333,7 +329,6 @@ class _Processor(service.ExternalProcessorServicer):  # type: ignore[misc]
         self._front, self._idle = front, idle
 
     async def Process(self, _: Any, context: Any) -> None:
-        """One request."""
         try:
             async with asyncio.timeout(self._idle):
                 first = await context.read()
@@ -352,7 +347,6 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._unready = unready
 
     async def Check(self, request: Any, context: Any) -> Any:
-        """Whether it lives (``liveness``), or should be asked (everything else that it is known by)."""
         if request.service not in ("", "liveness", "readiness", NAME):
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
         well = request.service == "liveness" or self._unready() is None
@@ -395,13 +389,13 @@ class EndpointPicker:
         await self._server.stop(seconds)
 
 
-def _listed(head: Any) -> Sequence[Any]:
-    return cast(Sequence[Any], head.headers.headers)
+def _listed(head: Any) -> list[tuple[str, str]]:
+    return [(one.key, (one.raw_value or one.value.encode()).decode("utf-8", "replace")) for one in head.headers.headers]
 
 
 def _told(head: Any) -> tuple[int, str, str, int]:
     """Return status, media type, encoding and length (0: not known) of an answer."""
-    found = {one.key: (one.raw_value or one.value.encode()).decode("utf-8", "replace") for one in _listed(head)}
+    found = dict(_listed(head))
     status, size = found.get(":status", ""), found.get("content-length", "")
     media = found.get("content-type", "").partition(";")[0].strip().lower()
     return (
@@ -413,7 +407,6 @@ def _told(head: Any) -> tuple[int, str, str, int]:
 
 
 def _served(message: Any) -> str:
-    """The address of the pod that answered, by the gateway's protocol or by Envoy's attribute."""
     told = message.metadata_context.filter_metadata.get("envoy.lb")
     if told is not None and SERVED in told.fields:
         return str(told.fields[SERVED].string_value)

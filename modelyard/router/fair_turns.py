@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 
 from modelyard.routing.errors import overloaded, queue_timeout, unknown_model
 from modelyard.routing.fairness import Fairness, Ticket, UserQueue, UserUsage
-from modelyard.routing.seams import NotServed, Principal, Turn
+from modelyard.routing.seams import NotServed, Principal
 
 _Waiter = asyncio.Future[None]
 _AT_ONCE = contextlib.nullcontext()
 
 
 class FairTurns:
-    """The ``Turns`` of a router: one queue for each model, ordered by what each user used of it lately.
+    """Who is served next where not all can be at once: a queue for each model, ordered by what users used lately."""
 
-    ``capacity``, where given, says how many requests of a model may be under way at once, in place of the setting.
-    """
-
-    def __init__(self, fairness: Fairness, capacity: Callable[[str], int] | None = None) -> None:
+    def __init__(self, fairness: Fairness) -> None:
         self._fairness = fairness
-        self._capacity = capacity
         self._usage = UserUsage(fairness)
         self._models: dict[str, UserQueue[_Waiter]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -39,10 +35,10 @@ class FairTurns:
         turns = self._models.get(model)
         return turns.waiting if turns else 0
 
-    def turn(self, model: str, principal: Principal, headers: Mapping[str, str], tokens: int) -> Turn:
+    def turn(self, model: str, principal: Principal) -> contextlib.AbstractAsyncContextManager[None]:
         """A context that begins with this request's turn. Entering raises ``NotServed``: the queue is full, it waited
         too long, or nobody serves the model any more."""
-        if not (self._fairness.rate or self._fairness.concurrent or self._capacity):
+        if not (self._fairness.rate or self._fairness.concurrent):
             return _AT_ONCE
         return self._turn(model, principal.subject)
 
@@ -56,11 +52,6 @@ class FairTurns:
         for ticket in list(turns.tickets) if turns else ():
             assert turns is not None
             _refuse(turns, ticket, NotServed(unknown_model(model)))
-
-    def changed(self, model: str) -> None:
-        """The capacity of a model may be greater than it was."""
-        if model in self._models:
-            self._go_on(self._models[model])
 
     @contextlib.asynccontextmanager
     async def _turn(self, model: str, user: str) -> AsyncIterator[None]:
@@ -86,10 +77,9 @@ class FairTurns:
             self._go_on(turns)
 
     def _go_on(self, turns: UserQueue[_Waiter]) -> None:
-        """Begin the turns that may begin now, and come back when the rate allows the next."""
         loop, model = asyncio.get_running_loop(), turns.model
         now = loop.time()
-        while (ticket := turns.next(now, self._capacity(model) if self._capacity else None)) is not None:
+        while (ticket := turns.next(now)) is not None:
             if ticket.tag.done():  # its client left a moment ago
                 turns.ended()
             else:

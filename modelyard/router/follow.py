@@ -83,7 +83,6 @@ class Follower:
                 await asyncio.sleep(min(LONGEST, max(SETTLE, taken * (1 / SHARE - 1))))
 
     def _complain(self, names: Sequence[Store[Any]]) -> None:
-        """Log that names cannot be read, each reason once in a row."""
         why = _problem(names)
         if why and why != self._complaint:
             log.warning(UNREADABLE, why, self._home)

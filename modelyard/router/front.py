@@ -13,6 +13,7 @@ import orjson
 from aiohttp import web
 
 from modelyard.router.body_reader import BodyReader, is_long
+from modelyard.router.configured import Configured
 from modelyard.router.exchange import Broken, Exchange, Unanswered
 from modelyard.router.lobby import Full, Lobby
 from modelyard.router.processor_shares import ProcessorShares
@@ -26,7 +27,7 @@ from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.limits import OverBudget
 from modelyard.routing.room import Part, Room, client_of
 from modelyard.routing.schedule import RoutedPod
-from modelyard.routing.seams import Admission, Left, LimitStore, NotServed, Principal, Turns
+from modelyard.routing.seams import Left, NotServed, Principal
 from modelyard.routing.table import Destination, RouteTable
 
 log = logging.getLogger(__name__)
@@ -40,22 +41,20 @@ LEAVING = 1.0
 
 
 class Front:
-    """Handles every request of a server. ``admission`` and ``turns`` may be left out: all may ask, all at once."""
+    """Handles every request of a server."""
 
     def __init__(
         self,
         decider: Decider,
         upstream: Upstream,
-        limits: LimitStore,
+        configured: Configured,
         lobby: Lobby,
         metrics: RouterMetrics,
         access_log: AccessLog,
         settings: RouterSettings,
-        admission: Admission | None = None,
-        turns: Turns | None = None,
     ) -> None:
         self.decider = decider
-        self.limits = limits
+        self.limits = configured.limits
         self.lobby = lobby
         self.room = Room(settings.max_requests, settings.max_bodies, settings.client_share)
         """What requests in progress take."""
@@ -69,8 +68,8 @@ class Front:
         self._metrics = metrics
         self._log = access_log
         self._settings = settings
-        self._admission = admission
-        self._turns = turns
+        self._admission = configured.admission
+        self._turns = configured.turns
         self._random = Random()
         self._listed: tuple[RouteTable | None, bytes] = (None, b"")
         self._news = asyncio.Event()
@@ -143,15 +142,12 @@ class Front:
             return await exchange.refuse(errors.head_too_large(MOST_HEAD))
         if full := exchange.part.hold(size):
             return await exchange.refuse(full)
-        principal = Principal()
-        if self._admission is not None:
-            admitted = await self._admission.authenticate(headers)
-            if isinstance(admitted, ErrorAnswer):
-                return await exchange.refuse(admitted)
-            principal = admitted
-            record.user = principal.subject
-            if principal.subject:
-                exchange.account.charge_to(("user", principal.subject))
+        principal = await self._admission.authenticate(headers)
+        if isinstance(principal, ErrorAnswer):
+            return await exchange.refuse(principal)
+        record.user = principal.subject
+        if principal.subject:
+            exchange.account.charge_to(("user", principal.subject))
         if path == "/v1/models" or path.startswith("/v1/models/"):
             return await self._models(http, path, exchange)
         body = await self._body(http, exchange)
@@ -166,7 +162,7 @@ class Front:
         label = self._metrics.label(question.model)
         self._metrics.arrived(label)
         try:
-            return await self._serve(question, principal, headers, exchange)
+            return await self._serve(question, principal, exchange)
         finally:
             self._metrics.arrived(label, -1)
 
@@ -183,9 +179,7 @@ class Front:
         async with exchange.account:
             return decider.question(arrival, summary)
 
-    async def _serve(
-        self, question: Question, principal: Principal, headers: dict[str, str], exchange: Exchange
-    ) -> web.StreamResponse:
+    async def _serve(self, question: Question, principal: Principal, exchange: Exchange) -> web.StreamResponse:
         async with exchange.account:
             destination = self.decider.destination(question)
         if isinstance(destination, ErrorAnswer):
@@ -195,40 +189,30 @@ class Front:
             return await exchange.refuse(full)
         exchange.account.charge_to(("namespace", route.key.namespace))
         record.route, record.server, record.instead_of = str(route.key), str(destination.server), destination.instead_of
-        if self._admission is not None and (no := self._admission.allows(principal, route.key, question.model)):
+        if no := self._admission.allows(principal, question.model):
             return await exchange.refuse(no)
         if route.budget is not None and question.request.data.get("background"):
             return await exchange.refuse(errors.in_background())
         if route.budget is None:
-            return await self._in_turn(question, destination, principal, headers, exchange)
+            return await self._in_turn(question, destination, principal, exchange)
         admitted = await self.limits.admit(route.key, question.tokens)
         if isinstance(admitted, OverBudget):
             return await exchange.refuse(errors.limited(admitted), _left(route.budget, admitted))
         exchange.headers.update(_left(route.budget, admitted))
         try:
-            return await self._in_turn(question, destination, principal, headers, exchange)
+            return await self._in_turn(question, destination, principal, exchange)
         finally:
             # Not even a client that is gone may get its tokens for nothing.
-            if (spent := exchange.spent) is not None:
-                await self.limits.settle(route.key, question.tokens, *spent)
-            else:
-                await self.limits.refund(route.key, question.tokens)
+            await self.limits.settle(route.key, question.tokens, *(exchange.spent or (0, 0)))
 
     async def _in_turn(
-        self,
-        question: Question,
-        destination: Destination,
-        principal: Principal,
-        headers: dict[str, str],
-        exchange: Exchange,
+        self, question: Question, destination: Destination, principal: Principal, exchange: Exchange
     ) -> web.StreamResponse:
         exchange.consumed = principal.consumed
-        if self._turns is None:
-            return await self._forward(question, destination, exchange)
         clock = asyncio.get_running_loop().time
         came = clock()
         try:
-            async with self._turns.turn(question.model, principal, headers, question.tokens):
+            async with self._turns.turn(question.model, principal):
                 exchange.record.waited = clock() - came
                 try:
                     return await self._forward(question, destination, exchange)
@@ -239,7 +223,6 @@ class Front:
             return await exchange.refuse(refused.answer)
 
     async def _forward(self, question: Question, destination: Destination, exchange: Exchange) -> web.StreamResponse:
-        """Try one pod after the other until one answers."""
         record, tried, failed = exchange.record, set[RoutedPod](), None
         patient = True
         while True:
@@ -286,7 +269,6 @@ class Front:
     async def _plan(
         self, question: Question, destination: Destination, tried: set[RoutedPod], exchange: Exchange
     ) -> Forward | ErrorAnswer:
-        """The ranked pods; for a server without any, once it has some."""
         clock = asyncio.get_running_loop().time
         key, deadline = destination.server, clock() + self._settings.wait_seconds
         while not self.decider.fleet.has_pods(key):
@@ -367,7 +349,6 @@ def _entry(name: str) -> dict[str, Any]:
 
 
 def _left(budget: Any, left: Left | OverBudget) -> dict[str, str]:
-    """What is told of a budget."""
     told = {}
     for name, limit in (("tokens", budget.input), ("output-tokens", budget.output)):
         if limit is not None:

@@ -159,7 +159,7 @@ class EnginePoller:
         for server, pod in pods:
             if not wanted(server.engine):
                 continue
-            endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, _host(pod), pod.key.namespace)
+            endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, pod.host, pod.key.namespace)
             place = Scrape(endpoint, server.port, server.metrics_path, server.scheme)
             places.setdefault(place, []).append((server, pod))
         turn = self._pages.turn(by_namespace((one.endpoint.namespace, one) for one in places))
@@ -190,7 +190,6 @@ class EnginePoller:
         return MODELS_EVERY
 
     async def _listed(self, pod: RoutedPod) -> frozenset[str]:
-        """The names a pod serves; those it had where it does not say."""
         try:
             # Where a pod points to is nothing that the router should reach for it.
             asked = self._session.get(f"{pod.url}/v1/models", allow_redirects=False)
@@ -206,7 +205,6 @@ class EnginePoller:
         return frozenset(name for name in names if isinstance(name, str) and len(name) <= 256)
 
     async def _parsed(self, listed: bytes, namespace: str) -> object:
-        """Parse a list in its namespace's turn. Raises ``ValueError``."""
         if count_values(listed) > MOST_VALUES:
             raise ValueError("the list has too many values")
         account = self._shares.open(("namespace", namespace))
@@ -215,7 +213,3 @@ class EnginePoller:
                 return orjson.loads(listed)
         finally:
             account.close()
-
-
-def _host(pod: RoutedPod) -> str:
-    return pod.url.partition("://")[2].rpartition(":")[0].strip("[]")

@@ -18,43 +18,44 @@ from modelyard.routing.seams import Left
 
 
 class LocalLimits:
-    """A ``LimitStore`` for a router on its own: each replica gives out the whole budget."""
+    """The budgets of a router on its own, by the route's key: each replica gives out the whole budget."""
 
     def __init__(self) -> None:
         self._limits = TokenLimits()
 
     def configure(self, route: Key, now: Route | None) -> None:
-        """As the protocol has it."""
+        """Make the budget that of the route as it is now; ``None``: it is gone. In the order of the changes."""
         budget = None if now is None or not now.names else now.budget
         self._limits.configure(route, budget, time.monotonic())
 
     async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
-        """As the protocol has it."""
+        """Check all, then take ``tokens`` of input; what is left then, or which budget forbids it."""
         now = time.monotonic()
-        return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
+        with self._locked(route):
+            return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
-        """As the protocol has it."""
-        self._limits.settle(route, estimated, real, output, time.monotonic())
+        """After the answer: put the estimate right, and charge the output; both 0 where no engine was reached."""
+        with self._locked(route):
+            self._limits.settle(route, estimated, real, output, time.monotonic())
 
-    async def refund(self, route: Key, tokens: int) -> None:
-        """As the protocol has it."""
-        self._limits.refund(route, tokens, time.monotonic())
+    def _locked(self, route: Key) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
-class SharedLimits:
-    """A ``LimitStore`` for the worker processes of one router: a small file for each route, locked for each change.
+class SharedLimits(LocalLimits):
+    """The budgets of the worker processes of one router: a small file for each route, locked for each change.
 
     All of a machine's processes share its monotonic clock, which is what the files are written in.
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self._limits = TokenLimits()
         self._files: dict[Key, int] = {}
 
     def configure(self, route: Key, now: Route | None) -> None:
-        """As the protocol has it. Each worker says the same; the first one's word changes what is there."""
+        """As ``LocalLimits`` do. Each worker says the same; the first one's word changes what is there."""
         budget = None if now is None or not now.names else now.budget
         if budget is None:
             self._limits.configure(route, None, 0.0)
@@ -68,24 +69,8 @@ class SharedLimits:
         with self._locked(route):
             self._limits.configure(route, budget, time.monotonic())
 
-    async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
-        """As the protocol has it."""
-        now = time.monotonic()
-        with self._locked(route):
-            return self._limits.admit(route, tokens, now) or Left(*self._limits.left(route, now))
-
-    async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
-        """As the protocol has it."""
-        with self._locked(route):
-            self._limits.settle(route, estimated, real, output, time.monotonic())
-
-    async def refund(self, route: Key, tokens: int) -> None:
-        """As the protocol has it."""
-        await self.settle(route, tokens, 0, 0)
-
     @contextlib.contextmanager
     def _locked(self, route: Key) -> Iterator[None]:
-        """Take the buckets from the file, and leave them there."""
         file = self._files.get(route)
         if file is None:
             yield

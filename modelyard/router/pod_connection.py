@@ -92,7 +92,8 @@ class PodConnection(BoundedConnection):
         self._parse(data)
         if self._is_paused and self.size < PAUSE_AT:
             self._is_paused = False
-            self._resume()
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
 
     # What aiohttp calls.
 
@@ -119,7 +120,8 @@ class PodConnection(BoundedConnection):
                 self._refuse(f"no memory is left for its answer: {problem.message}")
             elif self.size >= PAUSE_AT and not self._is_paused:
                 self._is_paused = True
-                self._pause()
+                if self.transport is not None:
+                    self.transport.pause_reading()
             self._wake()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -153,14 +155,6 @@ class PodConnection(BoundedConnection):
         assert self._lost is not None
         (error,), self._lost = self._lost, None
         super().connection_lost(error)
-
-    def _pause(self) -> None:
-        if self.transport is not None:
-            self.transport.pause_reading()
-
-    def _resume(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
 
 
 class PodConnector(BoundedConnector):

@@ -26,7 +26,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
-from types import TracebackType
 from typing import Generic, TypeVar
 
 Owner = tuple[str, str]
@@ -66,7 +65,6 @@ class _OwnerQueue(Generic[T]):
 
     @property
     def least_used(self) -> float:
-        """Seconds of the request that used least of those with waiting work."""
         while self.by_use[0][2].taken:
             heappop(self.by_use)
         return self.by_use[0][0]
@@ -165,7 +163,6 @@ class FairQueue(Generic[T]):
         return value
 
     def _first(self) -> _OwnerQueue[T] | None:
-        """Return the owner whose work is next."""
         while self._heap:
             used, number, queue = self._heap[0]
             if used >= queue.used:
@@ -217,13 +214,11 @@ class Account:
         self.charge(seconds)
 
     async def __aenter__(self) -> None:
-        """Wait for its turn."""
         if not self.start():
             await self._shares.wait(self.owner, self.used, self._expected)
             self._began = self._shares.clock()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        """As ``end``."""
+    async def __aexit__(self, *_: object) -> None:
         self.end()
 
 

@@ -23,10 +23,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from modelyard.objects import Key
+from modelyard.router.limits import LocalLimits
 from modelyard.routing import sharing
 from modelyard.routing.limits import Budget, OverBudget
 from modelyard.routing.objects import Route
-from modelyard.routing.seams import Left, LimitStore
+from modelyard.routing.seams import Left
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class RedisLink:
 
 
 class RedisLimits:
-    """Budgets of tokens: in Redis for routes that name one, else in the ``local`` store. A ``LimitStore``.
+    """Budgets of tokens: in Redis for routes that name one, else in the ``local`` store.
 
     The local store counts what Redis gave as well, so that it goes on from there, and a request needs the consent of
     both: whatever a Redis answers and however its clock leaps, a replica gives out no more than the whole budget by its
@@ -125,7 +126,7 @@ class RedisLimits:
     def __init__(
         self,
         servers: Mapping[str, str],
-        local: LimitStore,
+        local: LocalLimits,
         on_failure: OnFailure = "local",
         time_limit: float = TIME_LIMIT,
     ) -> None:
@@ -182,13 +183,11 @@ class RedisLimits:
         self._shared[route] = told.budget, link
 
     def _let_go(self) -> None:
-        """Close the connections that no route needs."""
         used = {link for _, link in self._shared.values()}
         for name in [name for name, link in self._links.items() if link not in used]:
             self._finish(self._links.pop(name).close())
 
     def _finish(self, call: Coroutine[Any, Any, None]) -> None:
-        """Have it done, although nobody waits for it."""
         task = asyncio.create_task(call)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -221,25 +220,24 @@ class RedisLimits:
             return local
         refused, left = asked or (_DENIED, Left())
         if refused is not None:
-            await self._local.refund(route, tokens)
+            await self._local.settle(route, tokens, 0, 0)
             return refused
         return Left(_less(left[0], local.input), _less(left[1], local.output))
 
     async def _give_back(self, route: Key, tokens: int, task: asyncio.Future[Left | OverBudget]) -> None:
         """Give back what a request took whose client left meanwhile: it is not settled."""
         if isinstance(await task, Left):
-            await self.refund(route, tokens)
+            await self.settle(route, tokens, 0, 0)
 
     async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
-        """After the answer: put the estimate right, and charge the output."""
+        """After the answer: put the estimate right, and charge the output; both 0 for a request that reached no engine.
+
+        Done to its end even where who waits for it is cancelled.
+        """
         if route not in self._shared:
             return await self._local.settle(route, estimated, real, output)
         # By a task of its own: who waits for it may be cancelled.
         return await asyncio.shield(asyncio.ensure_future(self._settle(route, estimated, real, output)))
-
-    async def refund(self, route: Key, tokens: int) -> None:
-        """Give back what ``admit`` took for a request that reached no engine."""
-        await self.settle(route, tokens, 0, 0)
 
     async def _settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
         difference = 0 if real is None else real - estimated

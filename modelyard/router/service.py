@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -34,7 +34,6 @@ from modelyard.routing import errors
 from modelyard.routing.decide import Decider
 from modelyard.routing.fleet import FleetChange
 from modelyard.routing.plugins import Configuration
-from modelyard.routing.seams import Admission, LimitStore, Turns
 
 if TYPE_CHECKING:
     from modelyard.router.ext_proc import EndpointPicker
@@ -58,9 +57,7 @@ class RouterProcess:
         self,
         settings: RouterSettings,
         configuration: Configuration | None = None,
-        limits: LimitStore | None = None,
-        admission: Admission | None = None,
-        turns: Turns | None = None,
+        limits: LocalLimits | None = None,
         write: Callable[[str], object] | None = None,
     ) -> None:
         self.settings = settings
@@ -69,24 +66,14 @@ class RouterProcess:
         self.configured = Configured(file, limits or LocalLimits(), self._choose if file else lambda _: None)
         self.metrics = RouterMetrics(self.decider.fleet)
         self.lobby = Lobby(settings.max_waiting, self.metrics.waits)
-        self.limits: LimitStore = self.configured.limits
+        self.limits = self.configured.limits
         self.port, self.metrics_port = settings.port, settings.metrics_port
         self.ext_proc_port = settings.ext_proc_port or 0
         self.started = asyncio.Event()
         """Set once it listens."""
         self._log = AccessLog(settings.log, self.metrics, write)
         self._upstream = Upstream(settings, self.metrics)
-        self.front = Front(
-            self.decider,
-            self._upstream,
-            self.limits,
-            self.lobby,
-            self.metrics,
-            self._log,
-            settings,
-            admission or self.configured.admission,
-            turns or self.configured.turns,
-        )
+        self.front = Front(self.decider, self._upstream, self.configured, self.lobby, self.metrics, self._log, settings)
         self.follower = Follower(self.decider.fleet, self.take, settings.namespaces, settings.controller_namespace)
         self._stop = asyncio.Event()
 
@@ -152,7 +139,6 @@ class RouterProcess:
             await asyncio.gather(writing, return_exceptions=True)
 
     def _picker(self) -> EndpointPicker | None:
-        """The front for gateways, bound; where it is asked for."""
         if self.settings.ext_proc_port is None:
             return None
         try:
@@ -217,7 +203,6 @@ class RouterProcess:
         return listener, acceptor
 
     async def _synced(self) -> bool:
-        """Wait until the cluster was read; whether that came to be before the end."""
         waits = [asyncio.create_task(one.wait()) for one in (self.follower.synced, self._stop)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
@@ -225,7 +210,6 @@ class RouterProcess:
         return not self._stop.is_set()
 
     async def _leave(self, site: Acceptor, listener: web.Server, picker: EndpointPicker | None) -> None:
-        """Not ready any more; then no new connections; then the end, when the last request is answered."""
         settings = self.settings
         log.info("leaving: %d requests in progress", self.front.room.taken)
         self.front.leaving = True
@@ -277,24 +261,18 @@ class RouterProcess:
         return None if self.follower.synced.is_set() else self.follower.trouble
 
     def _handle(self, http: web.BaseRequest) -> Awaitable[web.StreamResponse]:
-        return self._handle_page(http) if http.raw_path in _PAGES else self.front(http)
+        return self._handle_page(http) if http.raw_path in ("/healthz", "/readyz") else self.front(http)
 
     async def _handle_page(self, http: web.BaseRequest) -> web.StreamResponse:
-        page = RouterProcess._metrics if http.raw_path == "/metrics" else _PAGES.get(http.raw_path)
-        return _json(404, errors.unknown_path(http.raw_path).body) if page is None else page(self)
-
-    def _health(self) -> web.Response:
-        return _json(200, b'{"message":"ok"}')
-
-    def _ready(self) -> web.Response:
-        why = self.unready
-        return _json(503, b'{"message":"router is not ready"}') if why else _json(200, b'{"message":"router is ready"}')
-
-    def _metrics(self) -> web.Response:
-        return web.Response(body=self.metrics.page(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-
-
-_PAGES: dict[str, Any] = {"/healthz": RouterProcess._health, "/readyz": RouterProcess._ready}
+        if http.raw_path == "/metrics":
+            return web.Response(body=self.metrics.page(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+        if http.raw_path == "/healthz":
+            return _json(200, b'{"message":"ok"}')
+        if http.raw_path != "/readyz":
+            return _json(404, errors.unknown_path(http.raw_path).body)
+        if self.unready:
+            return _json(503, b'{"message":"router is not ready"}')
+        return _json(200, b'{"message":"router is ready"}')
 
 
 def _json(status: int, body: bytes) -> web.Response:

@@ -227,7 +227,6 @@ class _OfAllWorkers(Collector):
         self._fleet = fleet
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, without the series of routes, servers and models that are gone."""
         table = self._fleet.table
         routes, servers = ({"", *map(str, keys)} for keys in (self._fleet.routes, self._fleet.backends))
 
@@ -302,7 +301,6 @@ def _ms(seconds: float) -> int:
 
 
 def _fields(record: RequestRecord) -> dict[str, Any]:
-    """What is told where it is known, in order."""
     return {
         "model_name": record.model[:256],
         "model_route": record.route,

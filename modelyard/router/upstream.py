@@ -21,9 +21,9 @@ from modelyard.router.pod_connection import PodConnector
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RouterMetrics
 from modelyard.routing.body import Connector
-from modelyard.routing.decide import Attempt, Calls, Decider, Forward
+from modelyard.routing.decide import Calls, Decider, Forward
 from modelyard.routing.errors import is_retriable
-from modelyard.routing.schedule import UNREACHABLE_AFTER, RoutedPod
+from modelyard.routing.schedule import UNREACHABLE_AFTER, Attempt, RoutedPod
 from modelyard.routing.usage import CountedAnswer, answer_reader
 
 HOP_BY_HOP = frozenset(
@@ -262,10 +262,7 @@ class Upstream:
         reader: CountedAnswer,
         ahead: bytes = b"",
     ) -> web.StreamResponse:
-        """Pass pieces on as they come; the head is sent with the first, until which another pod may be tried.
-
-        ``ahead`` was read before.
-        """
+        """The head is sent with the first piece, until which another pod may be tried; ``ahead`` was read before."""
         record, clock = exchange.record, asyncio.get_running_loop().time
         flow = Flow(exchange, asyncio.current_task(), clock())
         self._flows.add(flow)
@@ -368,7 +365,6 @@ def _listed(values: Iterable[str]) -> frozenset[str]:
 
 
 def _hold(exchange: Exchange, more: int) -> int:
-    """Hold so many bytes more, or less, of an answer that has begun; return them. Raises ``Broken``."""
     if more and (full := exchange.part.hold(more)) is not None and more > 0:
         exchange.part.hold(-more)
         raise Broken(f"no memory is left for the answer: {full.message}")
@@ -376,7 +372,6 @@ def _hold(exchange: Exchange, more: int) -> int:
 
 
 def _unsent(exchange: Exchange) -> int:
-    """Return the bytes that the client has not taken yet."""
     transport = exchange.http.transport
     return 0 if transport is None else transport.get_write_buffer_size()
 

@@ -68,7 +68,6 @@ async def supervise(settings: RouterSettings) -> None:
 
 @contextlib.contextmanager
 def _reserved(host: str, port: int) -> Iterator[int]:
-    """A port, held for the workers: bound, but not listened on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -80,7 +79,6 @@ def _reserved(host: str, port: int) -> Iterator[int]:
 
 
 async def _keep(number: int, told: str, environment: dict[str, str], stop: asyncio.Event) -> None:
-    """One worker, and its successors."""
     while not stop.is_set():
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "modelyard.router.workers", told, env=environment, stdin=subprocess.PIPE

@@ -58,11 +58,6 @@ class ModelRequest(NamedTuple):
     segments: Sequence[Segment] | None = None
 
     @property
-    def streams(self) -> bool:
-        """Whether the answer should come as a stream: the boolean only, no text that looks like it."""
-        return self.data.get("stream") is True
-
-    @property
     def brief(self) -> ModelRequest:
         """With no more of the data than what is asked of a request while it is under way."""
         kept = {name: value for name in _ASKED_LATER if _small(value := self.data.get(name))}
@@ -251,7 +246,6 @@ def _prompt(value: Any, ids: list[Any], depth: int = 0) -> str:
 
 
 def _turn(item: Any) -> Any:
-    """Return an item of ``input`` as a message."""
     if isinstance(item, str):
         return {"role": "user", "content": item}
     if not isinstance(item, dict) or (item.get("type") or "message") == "message":
@@ -268,7 +262,6 @@ def _framed(messages: Iterable[Any]) -> str:
 
 
 def _text(message: Mapping[str, Any]) -> str | None:
-    """Return the text of a message, the tool calls in it included; ``None``: it has none."""
     calls, content = message.get("tool_calls"), message.get("content")
     if not calls and isinstance(content, str):
         return content  # as most are
@@ -277,7 +270,6 @@ def _text(message: Mapping[str, Any]) -> str | None:
 
 
 def _content(content: Any, depth: int = 0) -> str | None:
-    """Return the text of a content: a text, or a list of parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or depth > _MOST_NESTED_TEXT:
@@ -293,7 +285,6 @@ def _part(part: Mapping[str, Any], depth: int) -> str | None:
 
 
 def _call(function: Any) -> str | None:
-    """Return the text of a tool call: name and arguments."""
     if not isinstance(function, dict):
         return None
     given = function.get("arguments")

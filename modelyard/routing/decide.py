@@ -19,8 +19,18 @@ from modelyard.routing.body import Connector, ModelRequest
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Server
-from modelyard.routing.plugins import Configuration, Plugins
-from modelyard.routing.schedule import Context, FilteredOut, Memo, PrefixCaches, RoutedPod, pair, prefix_hashes, rank
+from modelyard.routing.plugins import Configuration
+from modelyard.routing.schedule import (
+    Attempt,
+    Context,
+    FilteredOut,
+    Memo,
+    PrefixCaches,
+    RoutedPod,
+    pair,
+    prefix_hashes,
+    rank,
+)
 from modelyard.routing.table import Asked, Destination
 
 GENERATES = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
@@ -63,8 +73,6 @@ class Question(NamedTuple):
     asked: Asked
     text: str
     tokens: int
-    asks_usage: bool
-    splits: bool
     among: frozenset[str] | None = None
 
     @property
@@ -76,15 +84,6 @@ class Question(NamedTuple):
     def writes(self) -> bool:
         """Return whether answers to it are text."""
         return self.asked.path in WRITES
-
-
-class Attempt(NamedTuple):
-    """One way to an answer: the pod that gives it, and the pod that computes the prompt before it, if that is apart.
-    ``points`` are those of each scorer for the answering pod."""
-
-    pod: RoutedPod
-    prefill: RoutedPod | None = None
-    points: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
@@ -107,11 +106,10 @@ class Forward:
 
 
 class Calls(NamedTuple):
-    """The bodies of one attempt. ``prefill`` is ``None`` where one pod does all; ``room`` is that of both calls."""
+    """The bodies of one attempt. ``prefill`` is ``None`` where one pod does all."""
 
     body: bytes
     prefill: bytes | None = None
-    room: int = 0
 
 
 class Decider:
@@ -154,7 +152,7 @@ class Decider:
         request = ModelRequest(arrival.body, summary.options, summary.model, summary.span)
         asked = Asked(summary.model, path, headers, headers.get(SESSION, ""))
         text, tokens = summary.head, summary.tokens
-        return Question(request, asked, text, tokens, path in USAGE_ASKED, path in GENERATES, arrival.among)
+        return Question(request, asked, text, tokens, arrival.among)
 
     def destination(self, question: Question) -> Destination | ErrorAnswer:
         """Which ModelServer it goes to, whether that has pods now or not."""
@@ -184,37 +182,31 @@ class Decider:
             return errors.no_pods(destination.server)
         plugins = self.configuration.of(str(destination.server))
         upstream = question.model if destination.lora or not server.model else server.model
-        session = question.asked.session
-        context = Context(
-            upstream,
-            destination.lora,
-            prefix_hashes(question.model, question.text, plugins) if _scores(plugins, "prefix-cache") else (),
-            (),
-            self._session_pod(destination.server, session),
-        )
+        by_prefix = "prefix-cache" in dict(plugins.scores)
+        hashes = prefix_hashes(question.model, question.text, plugins) if by_prefix else ()
+        session, sessions = question.asked.session, self._sessions.get(destination.server.namespace)
+        last_pod = sessions.get((destination.server, session[:256])) if session and sessions is not None else None
+        context = Context(upstream, destination.lora, hashes, last_pod)
         cache = self._caches.of(destination.server, plugins.max_hashes)
         memo: Memo | None = self._memos.get(destination.server) or self._memos.setdefault(destination.server, Memo())
         if tried or question.among is not None:
             memo = None  # without what was tried, or what is not allowed, it is another list of pods, for this one time
         connector: Connector | None = None
-        attempts: list[Attempt] = []
         try:
-            prefill = _untried(backend.prefill, tried, server) if question.splits else ()
+            prefill = _untried(backend.prefill, tried, server) if question.asked.path in GENERATES else ()
             if prefill:
                 connector = Connector.of(server.engine, server.connector)
                 decode = _untried(serving, tried, server)
-                pairs = pair(decode, prefill, context, plugins, cache, now, self._random, memo)
-                attempts = [Attempt(one.decode, one.prefill) for one in pairs]
+                attempts = pair(decode, prefill, context, plugins, cache, now, self._random, memo)
             else:
                 pods = _untried(serving, tried, server)
-                picked = rank(pods, context, plugins, cache, now, self._random, memo=memo)
-                attempts = [Attempt(one.replica, None, one.points) for one in picked]
+                attempts = rank(pods, context, plugins, cache, now, self._random, memo=memo)
         except FilteredOut as why:
             return errors.overloaded(why)
         changes: dict[str, Any] = {} if upstream == question.model else {"model": upstream}
-        if question.asks_usage:
+        if question.asked.path in USAGE_ASKED:
             changes |= body.usage_request(question.request.data)
-        return Forward(question, destination, server, attempts, upstream, changes, context.hashes, connector)
+        return Forward(question, destination, server, attempts, upstream, changes, hashes, connector)
 
     def calls(self, forward: Forward, attempt: Attempt) -> Calls:
         """The bodies to send for an attempt; ``Calls.body`` is that of the answering pod.
@@ -228,15 +220,14 @@ class Decider:
         model = {name: value for name, value in changes.items() if name == "model"}
         path = forward.question.asked.path
         first = {**body.prefill_changes(request.data, forward.connector, room, path), **model}
-        return Calls(self.decode_body(forward, attempt, None, room), body.with_changes(request, first), room)
+        return Calls(self.decode_body(forward, attempt, None, room), body.with_changes(request, first))
 
     def decode_body(self, forward: Forward, attempt: Attempt, prefilled: Any, room: int = 0) -> bytes:
         """The body for the decode pod of a pair, after a prefill call that answered ``prefilled``."""
         assert forward.connector is not None
         assert attempt.prefill is not None
         request = forward.question.request
-        host = attempt.prefill.address.rpartition(":")[0].strip("[]")
-        told = body.decode_changes(request.data, forward.connector, prefilled, room, host)
+        told = body.decode_changes(request.data, forward.connector, prefilled, room, attempt.prefill.host)
         told.pop("stream_options", None)
         return body.with_changes(request, {**told, **forward.changes})
 
@@ -279,11 +270,6 @@ class Decider:
         if left := OrderedDict(one for one in sessions.items() if (one[0][0], one[1]) != (server, pod.key)):
             self._sessions[server.namespace] = left
 
-    def _session_pod(self, server: Key, session: str) -> Key | None:
-        """The pod that answered the session last."""
-        sessions = self._sessions.get(server.namespace)
-        return sessions.get((server, session[:256])) if session and sessions is not None else None
-
 
 def most_attempts(forward: Forward) -> int:
     """Attempts that a request may have altogether."""
@@ -309,7 +295,3 @@ def _untried(pods: Sequence[RoutedPod], tried: Container[RoutedPod], server: Ser
 
 def _pods(attempt: Attempt) -> tuple[RoutedPod, ...]:
     return (attempt.pod,) if attempt.prefill is None else (attempt.pod, attempt.prefill)
-
-
-def _scores(plugins: Plugins, name: str) -> bool:
-    return name in dict(plugins.scores)

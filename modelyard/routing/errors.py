@@ -6,7 +6,6 @@ Source: kthena-routing, 9 and 14.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import orjson
@@ -160,24 +159,14 @@ def queue_timeout() -> ErrorAnswer:
     return ErrorAnswer(504, "Request processing timed out in queue", "queue", "timeout_error", None, None, RETRY_AFTER)
 
 
-class Try(NamedTuple):
-    """One attempt: which of the ranked pods, and the seconds to wait before it."""
+def tries(ranked: int, retry: RetryPolicy | None) -> list[int]:
+    """The attempts for a request with so many ranked pods: which of them each is at.
 
-    pod: int
-    delay: float
-
-
-def tries(ranked: int, retry: RetryPolicy | None, jitter: float = 1.0) -> Iterator[Try]:
-    """The attempts for a request with so many ranked pods.
-
-    Without a policy each of the best five once and at once; with one ``attempts`` more than the first, ``interval``
-    times ``jitter`` apart, from the top again where the list ends.
+    Without a policy each of the best five once; with one ``attempts`` more than the first, from the top again where the
+    list ends.
     """
-    if not ranked:
-        return
-    count, pause = (min(ranked, 1 + _UNASKED_RETRIES), 0.0) if retry is None else (retry.attempts + 1, retry.interval)
-    for number in range(count):
-        yield Try(number % ranked, pause * jitter if number else 0.0)
+    count = min(ranked, 1 + _UNASKED_RETRIES) if retry is None else retry.attempts + 1
+    return [number % ranked for number in range(count)] if ranked else []
 
 
 def is_retriable(status: int | None, *, others: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from modelyard.objects import Key
 from modelyard.resources.networking import MINDIE
@@ -60,15 +60,12 @@ def _pods(decider: Decider, question: Question, now: float) -> Iterator[str]:
         yield f"  {forward.status}: {forward.message}"
         return
     server = forward.server
-    yield f"  model sent: {forward.upstream_model}" + (
-        "" if forward.upstream_model != question.model else " (as asked)"
-    )
+    asked = " (as asked)" if forward.upstream_model == question.model else ""
+    yield f"  model sent: {forward.upstream_model}{asked}"
     yield f"  prompt: about {question.tokens} tokens"
-    retry = (
-        "each of the best pods once"
-        if server.retry is None
-        else (f"{server.retry.attempts} more, {server.retry.interval:g} s apart")
-    )
+    retry = "each of the best pods once"
+    if server.retry is not None:
+        retry = f"{server.retry.attempts} more, {server.retry.interval:g} s apart"
     limit = "the router's --head-seconds" if server.timeout is None else f"{server.timeout:g} s"
     yield f"  attempts: {retry}; {limit} to the head of the answer"
     if server.engine == MINDIE:
@@ -76,7 +73,9 @@ def _pods(decider: Decider, question: Question, now: float) -> Iterator[str]:
     if forward.connector is not None:
         yield f"  prefill and decode apart, by connector {forward.connector.value}"
     for place, attempt in enumerate(forward.attempts, 1):
-        yield f"  {place}. {attempt.pod.key.name} {_state(attempt.pod)}{_points(attempt.points)}"
+        points = " + ".join(f"{name} {value:g}" for name, value in attempt.points.items())
+        total = f"; points {sum(attempt.points.values()):g} = {points}" if points else ""
+        yield f"  {place}. {attempt.pod.key.name} {_state(attempt.pod)}{total}"
         if attempt.prefill is not None:
             yield f"     after prefill by {attempt.prefill.key.name} {_state(attempt.prefill)}"
 
@@ -91,12 +90,6 @@ def _state(pod: RoutedPod) -> str:
 
 def _number(value: float, unit: str = "") -> str:
     return "unknown" if math.isnan(value) else f"{value:.0f}{unit}"
-
-
-def _points(points: Mapping[str, float]) -> str:
-    if not points:
-        return ""
-    return f"; points {sum(points.values()):g} = " + " + ".join(f"{name} {value:g}" for name, value in points.items())
 
 
 def _conditions(rule: RoutingRule) -> str:

@@ -63,10 +63,6 @@ class UserUsage:
         """How much it is, as a number that compares users at any time; infinite for nobody."""
         return math.inf if user == NOBODY else self._of.get((model, user), -math.inf)
 
-    def tokens(self, model: str, user: str, now: float) -> float:
-        """How much it is now, in weighted tokens."""
-        return math.exp(self.level(model, user) - now / self.fairness.window)
-
 
 @dataclass(slots=True, eq=False)
 class Ticket(Generic[T]):
@@ -137,10 +133,9 @@ class UserQueue(Generic[T]):
         elif first == ticket.arrived:
             self._push(ticket.user)
 
-    def next(self, now: float, concurrent: int | None = None) -> Ticket[T] | None:
-        """Whose turn begins now; ``None``: nobody waits or nobody may begin. ``concurrent`` goes before the setting."""
-        most = (self.fairness.concurrent or math.inf) if concurrent is None else concurrent
-        if not self._waiting or self.under_way >= most or now < self._next_at:
+    def next(self, now: float) -> Ticket[T] | None:
+        """Whose turn begins now; ``None``: nobody waits or nobody may begin."""
+        if not self._waiting or self.under_way >= (self.fairness.concurrent or math.inf) or now < self._next_at:
             return None
         if self.fairness.rate:  # turns that nobody took are not made up for
             self._next_at = now + 1 / self.fairness.rate

@@ -61,7 +61,6 @@ def of_route(
 
 
 def _shared_limit(route: Route, redis: RouterRedis | None) -> Iterator[Finding]:
-    """Yield whether replicas of the router count the route's tokens together, where it asks for that."""
     if not route.redis:
         return
     field, address = "spec.rateLimit.global.redis.address", cut(route.redis, _LONGEST_ADDRESS)

@@ -156,10 +156,7 @@ class RoutedFleet:
         return self.held.holder(name, {space: claim.order for space, claim in self._claims.get(name, {}).items()})
 
     def _claim(self, changed: Sequence[tuple[Route | None, Route | None]]) -> set[str]:
-        """Note which namespaces have which names, and in which order they came; return the names with changes.
-
-        A namespace that moves a name from one route to another within a look has it without interruption.
-        """
+        """Return the names with changes. A namespace that moves one between its routes within a look keeps it."""
         touched: set[str] = set()
         self._batch += bool(changed)
         for _, after in changed:

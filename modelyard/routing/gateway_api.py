@@ -128,9 +128,11 @@ def _route(
                     f"{where} comes before a more specific rule that takes some of its requests, and an HTTPRoute "
                     "would prefer that one: put the more specific rule first"
                 )
-        said += _of_rule(rule, where)
+        if rule.path is not None and rule.path.exact is None and rule.path.prefix not in (None, "", "/"):
+            said.append(f"{where}: the prefix {rule.path.prefix!r} takes whole segments there")
         matches = [_match(name, rule, where) for name in names]
-        backends = [_backend(one.server, one.weight) for one in rule.targets]
+        kind = {"group": _POOLS, "kind": "InferencePool"}
+        backends = [{**kind, "name": one.server, "weight": one.weight} for one in rule.targets]
         keys = [Key(route.key.namespace, one.server) for one in rule.targets]
         said += [f"{where}: there is no ModelServer {key.name}" for key in keys if key not in servers]
         timeout = {servers[key].timeout for key in keys if key in servers}
@@ -148,15 +150,6 @@ def _route(
     parent = {"name": gateway.name, **({"namespace": gateway.namespace} if gateway.namespace else {})}
     spec = {"parentRefs": [parent], "rules": rules}
     return [_object("gateway.networking.k8s.io/v1", "HTTPRoute", route.key, spec)], said
-
-
-def _backend(server: str, weight: int) -> Object:
-    return {"group": _POOLS, "kind": "InferencePool", "name": server, "weight": weight}
-
-
-def _of_rule(rule: RoutingRule, where: str) -> Iterator[str]:
-    if rule.path is not None and rule.path.exact is None and rule.path.prefix not in (None, "", "/"):
-        yield f"{where}: the prefix {rule.path.prefix!r} takes whole segments there"
 
 
 def _match(model: str, rule: RoutingRule, where: str) -> Object:
@@ -202,7 +195,6 @@ def _rank(rule: RoutingRule) -> tuple[int, int, int]:
 
 
 def _overtakes(later: RoutingRule, earlier: RoutingRule) -> bool:
-    """Whether a later rule may be preferred for requests that the earlier one takes too."""
     if earlier.model is not None and later.model is not None and earlier.model != later.model:
         return False
     mine, theirs = dict(earlier.headers), dict(later.headers)
@@ -217,12 +209,9 @@ def _overtakes(later: RoutingRule, earlier: RoutingRule) -> bool:
         apart = not (other.exact or one.exact or "").startswith(one.prefix or other.prefix or "")
         apart = apart or (one.exact is not None and other.exact is not None and one.exact != other.exact)
     else:
-        apart = not _nested(one.prefix or "", other.prefix or "")
+        prefixes = sorted((one.prefix or "", other.prefix or ""))
+        apart = not prefixes[1].startswith(prefixes[0])
     return not apart and _rank(later) > _rank(earlier)
-
-
-def _nested(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
 
 
 def _rewrites(routes: Sequence[Route], servers: Mapping[Key, Server]) -> Iterator[Object]:

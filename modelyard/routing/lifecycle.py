@@ -13,18 +13,11 @@ from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import status_plan
 from modelyard.routing import findings
 from modelyard.routing.configuration import read_configuration
-from modelyard.routing.model_names import (
-    MOST_NAMES,
-    HeldNames,
-    Order,
-    bindings_wanted,
-    claim_order,
-    records_wanted,
-)
-from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, names_of, route, server
+from modelyard.routing.model_names import MOST_NAMES, HeldNames, bindings_wanted, records_wanted
+from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, route, server
 from modelyard.routing.table import routes_served
 
-ROUTES_WANTED = Want(ROUTES, route, indexes={"name": names_of}, wish=wish_of())
+ROUTES_WANTED = Want(ROUTES, route, indexes={"name": lambda route: route.claims}, wish=wish_of())
 SERVERS_WANTED = Want(SERVERS, server, wish=wish_of())
 PODS_WANTED = Want(PODS, pod, cached=True, indexes={"label": labels_of}, use="routing")
 
@@ -78,13 +71,8 @@ class RouteStatus:
 
     def _conflict(self, route: Route, name: str, claims: Iterable[Route]) -> findings.NameConflict | None:
         held, own = self._held, route.key.namespace
-        orders: dict[str, Order] = {}
         routes = sorted(claims, key=lambda claim: (claim.created, claim.key))
-        for claim in routes:
-            space = claim.key.namespace
-            order = claim_order(claim, imported=held.imported(space))
-            orders[space] = min(orders.get(space, order), order)
-        holder = held.holder(name, orders)
+        holder = held.holder(name, held.orders(routes))
         usable = [claim for claim in routes if name in claim.names]
         tried = routes_served(name, usable, holder).routes
         if holder == own:

@@ -100,10 +100,6 @@ class TokenLimits:
             into.take(tokens, now)
         return None
 
-    def refund(self, route: Key, tokens: int, now: float) -> None:
-        """Give back what ``admit`` took for a request that reached no engine."""
-        self.settle(route, tokens, 0, 0, now)
-
     def settle(self, route: Key, estimated: int, real: int | None, output: int, now: float) -> None:
         """After the answer: put the estimate right where the engine told the real number, and charge the output."""
         into, out = self._of.get(route, (None, None))

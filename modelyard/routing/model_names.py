@@ -282,14 +282,18 @@ class HeldNames:
         """Return the record of a namespace."""
         return self._by_namespace.get(namespace)
 
-    @property
-    def namespaces(self) -> Iterable[str]:
-        """The namespaces with a record."""
-        return self._by_namespace.keys()
-
     def imported(self, namespace: str) -> bool:
         """Return whether the names that the namespace had before there were records are recorded."""
         return IMPORTED_ALL in self._imported or namespace in self._imported
+
+    def orders(self, routes: Iterable[Route]) -> dict[str, Order]:
+        """Return the namespaces of routes, each with the first place that the claims of one of its routes have."""
+        orders: dict[str, Order] = {}
+        for route in routes:
+            space = route.key.namespace
+            order = claim_order(route, imported=self.imported(space))
+            orders[space] = min(orders.get(space, order), order)
+        return orders
 
     def is_full(self, namespace: str) -> bool:
         """Return whether the namespace has as many names as are recorded."""

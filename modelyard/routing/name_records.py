@@ -81,7 +81,6 @@ class NameRecords:
         return self._record(key.namespace, world, now)
 
     def _report(self, bindings: NameBindings | None) -> Plan | None:
-        """Annotate the bindings with the entries that are not in force."""
         if bindings is None or bindings.subject is None:
             return None
         text = cut("; ".join(bindings.problems), _LONGEST_REPORT)
@@ -125,10 +124,8 @@ class NameRecords:
         return self._write(key, stored, data, "Recorded", share_of=namespace)
 
     def _since(self, namespace: str, name: str, order: Order, world: World, now: float) -> float:
-        """Return since when a name that was not recorded is held.
-
-        That is now, where another namespace is recorded with it, and later than each of those records: a clock that was
-        set back gives nobody's name to another. Else it is the time that ``claim_order`` goes by; those that come
+        """That is now, where another namespace is recorded with it, and later than each of those records: a clock that
+        was set back gives nobody's name to another. Else it is the time that ``claim_order`` goes by; those that come
         together without such a time follow each other by a microsecond.
         """
         recorded = [epoch(time) for space, time in self._held.since(name).items() if space != namespace]
@@ -137,15 +134,10 @@ class NameRecords:
         created = order[1]
         if not math.isinf(created):
             return created
-        rivals: dict[str, Order] = {}
-        for route in world[ROUTES].by("name", name):
-            space = route.key.namespace
-            rival = claim_order(route, imported=self._held.imported(space))
-            rivals[space] = min(rivals.get(space, rival), rival)
+        rivals = self._held.orders(world[ROUTES].by("name", name))
         return now + _MICROSECOND * sum(rival < order for space, rival in rivals.items() if space != namespace)
 
     def _orders(self, routes: Iterable[Route]) -> dict[str, Order]:
-        """Return the names of routes of a namespace, each with the first place that one of them gives it."""
         orders: dict[str, Order] = {}
         for route in routes:
             order = claim_order(route, imported=self._held.imported(route.key.namespace))

@@ -179,7 +179,6 @@ def route(obj: Object) -> Route:
 
 
 def _names(spec: Any) -> tuple[str, tuple[str, ...]]:
-    """Return model and adapters of a spec that is otherwise invalid."""
     spec = spec if isinstance(spec, Mapping) else {}
     model, listed = spec.get("modelName"), spec.get("loraAdapters")
     names = [name for name in listed if _is_name(name)] if isinstance(listed, list) else []
@@ -214,7 +213,7 @@ def server(obj: Object) -> Server:
         return Server(**_stored(SERVERS, obj, problem))
     spec = parsed.spec
     selector, policy = spec.workload_selector, spec.traffic_policy or TrafficPolicy()
-    groups = selector.pd_group
+    groups, path = selector.pd_group, _annotation(obj, METRICS_PATH)
     return Server(
         **_stored(SERVERS, obj, problem),
         labels=selector.match_labels,
@@ -228,7 +227,7 @@ def server(obj: Object) -> Server:
         if policy.retry is None
         else RetryPolicy(min(policy.retry.attempts or 0, MOST_RETRIES), _seconds(policy.retry.retry_interval)),
         connector=spec.kv_connector.type if spec.kv_connector else "",
-        metrics_path=_metrics_path(_annotation(obj, METRICS_PATH)),
+        metrics_path=path if isinstance(path, str) and _PATH.fullmatch(path) else "/metrics",
     )
 
 
@@ -237,17 +236,11 @@ def _annotation(obj: Object, name: str) -> Any:
     return annotations.get(name) if isinstance(annotations, Mapping) else None
 
 
-def _metrics_path(given: Any) -> str:
-    """Return the path of an annotation; one that is none is the usual one."""
-    return given if isinstance(given, str) and _PATH.fullmatch(given) else "/metrics"
-
-
 def _seconds(duration: Duration | None) -> float:
     return 0.0 if duration is None else duration.nanoseconds / 1e9
 
 
 def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Fault | None]:
-    """Return the object, or why it cannot be used."""
     body = {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec")}
     try:
         return kind.parse(body, unknown="accept"), None
@@ -276,11 +269,6 @@ def _stored(kind: ResourceType, obj: Object, problem: Fault | None) -> dict[str,
         "problem": problem,
         "status": status,
     }
-
-
-def names_of(route: Route) -> tuple[str, ...]:
-    """Index of routes: the model names that each claims."""
-    return route.claims
 
 
 def labels_of(pod: Pod) -> tuple[tuple[str, str, str], ...]:

@@ -49,7 +49,6 @@ class Configuration:
     """Characters of a prompt beyond which none are looked at."""
 
     def __post_init__(self) -> None:
-        """Work out what every request asks for."""
         most = max(one.block_size * one.max_blocks for one in (self.default, *self.servers.values()))
         object.__setattr__(self, "most_hashed", most)
 

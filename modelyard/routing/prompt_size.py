@@ -141,7 +141,6 @@ def _is_media(part: Mapping[str, Any]) -> bool:
 
 
 def _media(value: Any) -> int:
-    """Return the characters that stand for an image, a sound or a video, or for a list of them."""
     entries = value if isinstance(value, list) else [value]
     tokens = sum(max(MEDIA_TOKENS, -(-_json_size(entry) // MEDIA_BYTES)) for entry in entries)
     return TEXT_CHARACTERS * tokens

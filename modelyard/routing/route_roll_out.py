@@ -73,11 +73,6 @@ class RouteStanding:
     ladder: tuple[str, ...] = ()
     """The weights of each step, in words."""
 
-    @property
-    def percent(self) -> int:
-        """The share of the new server at the step it is at."""
-        return self.wish.steps[self.memory.step] if self.wish is not None and self.memory.step >= 0 else 0
-
     def result(self, key: Key) -> ObjectResult:
         """Return the result of the roll-out at the end of a run."""
         ended = INVALID if self.problem else self.memory.ended
@@ -124,7 +119,6 @@ class RouteRollOuts:
         return replace(self._told(here, standing, look.reason, look.message, now), steps=look.steps(deeds), **deeds)
 
     def _forgotten(self, here: StoredRoute, now: float) -> Plan | None:
-        """Nothing is wished any more: weights stay as they are."""
         status = Status({}, (), transient=frozenset({CONDITION}))
         due = is_due(status, here.route.status, now, 0.0)
         if not (due or here.memory):
@@ -158,7 +152,6 @@ class _Look:
 
     @property
     def server(self) -> Key:
-        """Where requests are to go."""
         return Key(self.here.key.namespace, self.wish.to)
 
     def _targets(self, rule: int) -> list[str]:
@@ -228,7 +221,6 @@ class _Look:
         return all(self._weights(rule) == weights for rule, weights in wanted.items())
 
     def _filled(self, wanted: Mapping[int, tuple[int, ...]]) -> dict[str, Any]:
-        """The patch of the route's rules."""
         rules = []
         for index, rule in enumerate(self.here.rules):
             weights = wanted.get(index, self._weights(index))
@@ -237,7 +229,6 @@ class _Look:
         return {"spec": {"rules": rules}}
 
     def plan(self, readings: Mapping[Key, RouteReading] | None) -> tuple[RouteStanding, dict[str, Any]]:
-        """How it stands, and what of the plan is more than its status."""
         if problem := self._problem():
             self.reason, self.message = INVALID, problem
             return RouteStanding(self.wish, self.memory, problem, problem), {}
@@ -299,7 +290,6 @@ class _Look:
         return RouteWatch(self.here.key, self.server, servers, memory.since, self.wish.seconds, beside)
 
     def _judged(self, readings: Mapping[Key, RouteReading] | None) -> dict[str, Any]:
-        """What becomes of the step that it is at."""
         memory, watch = self.memory, self._watch()
         assert watch is not None
         last = memory.step + 1 == len(self.wish.steps)
@@ -319,7 +309,6 @@ class _Look:
         return self._go(memory.step + 1)
 
     def _go(self, step: int) -> dict[str, Any]:
-        """Set a step's weights, and begin to measure."""
         generation = self.here.route.subject.generation
         self.memory = self.memory.model_copy(update={"step": step, "since": self.now, "generation": generation})
         self._step_told()
@@ -354,7 +343,6 @@ class _Look:
             self.message = f"{said}: they stay as they are; change the annotation {WISH} to begin anew"
 
     def _ladder(self) -> tuple[str, ...]:
-        """In words, for people who want to see it before it is done."""
         return tuple(
             f"{self.wish.steps[step]} %: "
             + "; ".join(

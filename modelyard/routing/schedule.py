@@ -5,8 +5,6 @@ Pure: time is an argument and chance is injected. Source: kthena-routing, 12 and
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -70,22 +68,28 @@ class RoutedPod:
         """Its host and port."""
         return self.url.partition("://")[2]
 
+    @property
+    def host(self) -> str:
+        """Its host alone."""
+        return self.address.rpartition(":")[0].strip("[]")
+
 
 class Context(NamedTuple):
-    """What of a request the choice looks at; ``owners`` are the pods that hold each of its KV blocks, in order."""
+    """What of a request the choice looks at."""
 
     upstream_model: str = ""
     lora: bool = False
     hashes: Sequence[int] = ()
-    owners: Sequence[Set[Key]] = ()
     last_pod: Key | None = None
 
 
-class Picked(NamedTuple):
-    """A pod and the points of each scorer, weight included."""
+class Attempt(NamedTuple):
+    """One way to an answer: the pod that gives it, and the pod that computes the prompt before it, if that is apart.
+    ``points`` are those of each scorer for the answering pod, weight included."""
 
-    replica: RoutedPod
-    points: Mapping[str, float]
+    pod: RoutedPod
+    prefill: RoutedPod | None = None
+    points: Mapping[str, float] = {}
 
 
 class FilteredOut(Exception):
@@ -114,12 +118,6 @@ def prefix_hashes(model: str, prompt: str, plugins: Plugins) -> list[int]:
     digest = xxhash.xxh64_intdigest
     chain = digest(model)
     return [chain := digest(b"%d%b" % (chain, text[at : at + size])) for at in range(0, len(text), size)]
-
-
-def block_hash(tokens: Sequence[int]) -> int:
-    """The name under which engines' KV events know a block of token ids."""
-    digest = hashlib.sha256(struct.pack(f">{len(tokens)}I", *tokens)).digest()
-    return int.from_bytes(digest[:8], "big") & (2**63 - 1)
 
 
 class PrefixCache:
@@ -256,12 +254,6 @@ def gpu_usage(usage: Floats) -> Floats:
     return np.floor((1 - np.clip(usage, 0.0, 1.0)) * 100)
 
 
-def leading_blocks(owners: Sequence[Set[Key]], pods: Iterable[Key]) -> list[float]:
-    """Percent of the blocks that each pod holds one after the other from the first on."""
-    counts = [next((i for i, holders in enumerate(owners) if pod not in holders), len(owners)) for pod in pods]
-    return [one / len(owners) * 100 // 1 if owners else 0.0 for one in counts]
-
-
 @dataclass(slots=True)
 class PodStanding:
     """What engines told last, worked out once for all requests until one of them tells something new.
@@ -367,7 +359,7 @@ def rank(
     most: int = MOST_RANKED,
     memo: Memo | None = None,
     slot: str = "",
-) -> list[Picked]:
+) -> list[Attempt]:
     """The best pods, best first; equal ones in random order, unreachable ones last.
 
     ``memo`` makes it fast where it is the same from call to call; ``slot`` tells apart what one memo is used for.
@@ -392,7 +384,7 @@ def rank(
             total = list(map(add, total, scores))
         points[name] = scores
     best = _best(total, most, random)
-    return [Picked(kept[index], {name: scores[index] for name, scores in points.items()}) for index in best]
+    return [Attempt(kept[index], None, {name: scores[index] for name, scores in points.items()}) for index in best]
 
 
 def _best(total: Sequence[float], most: int, random: Random) -> list[int]:
@@ -406,13 +398,6 @@ def _best(total: Sequence[float], most: int, random: Random) -> list[int]:
     return [index for *_, index in sorted([(total[one], random.random(), one) for one in best], reverse=True)]
 
 
-class PodPair(NamedTuple):
-    """A decode pod and the prefill pod of the same group that goes first."""
-
-    decode: RoutedPod
-    prefill: RoutedPod
-
-
 def pair(
     decode: Sequence[RoutedPod],
     prefill: Sequence[RoutedPod],
@@ -422,7 +407,7 @@ def pair(
     now: float,
     random: Random,
     memo: Memo | None = None,
-) -> list[PodPair]:
+) -> list[Attempt]:
     """The best decode pods, each with the best prefill pod of its group. Raises ``FilteredOut``: there is no pair."""
     groups: dict[str, list[RoutedPod]] = {}
     for one in prefill:
@@ -431,11 +416,11 @@ def pair(
     found = []
     for picked in rank(paired, context, plugins, cache, now, random, memo=memo):
         try:
-            group = picked.replica.group
+            group = picked.pod.group
             best = rank(groups[group], context, plugins, cache, now, random, 1, memo, f"prefill {group}")
         except FilteredOut:
             continue
-        found += [PodPair(picked.replica, one.replica) for one in best]
+        found += [Attempt(picked.pod, one.pod) for one in best]
     if not found:
         raise FilteredOut("no valid prefill-decode pod pairs found" if decode else "no decode pod found")
     return found
@@ -469,7 +454,6 @@ _Scorer = Callable[[PodStanding, Context, Plugins, PrefixCache, Random], list[fl
 _SCORERS: Mapping[str, _Scorer] = {
     "least-request": _load,
     "prefix-cache": _prefix,
-    "kvcache-aware": lambda standing, context, *_: leading_blocks(context.owners, standing.places),
     "session-affinity": _session,
     "queued-tokens": lambda standing, *_: least_request([one.queued_tokens for one in standing.kept]),
     "random": lambda standing, *rest: [float(rest[-1].randint(0, 100)) for _ in standing.kept],

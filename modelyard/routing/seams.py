@@ -1,22 +1,18 @@
 """What a router asks of others while it decides about one request: who asks, whether the budget allows it, whose turn
-it is. Each is a protocol, so that a router on its own and a fleet that shares state differ in nothing else. Pure.
+it is. Pure.
 
-The order of a request: ``Admission.authenticate`` -> the route is found -> ``Admission.allows`` ->
-``LimitStore.admit`` -> ``Turns.turn`` (held until the answer has ended) -> pods are chosen -> it is sent ->
-``LimitStore.settle``, or ``refund`` where it reached no engine. None of them may hold up the loop; each bounds its own
-time and says what its failure means, and what it raises is the request's end with a 500.
+The order of a request: ``TokenAdmission.authenticate`` -> the route is found -> ``TokenAdmission.allows`` ->
+``RedisLimits.admit`` -> ``FairTurns.turn`` (held until the answer has ended) -> pods are chosen -> it is sent ->
+``RedisLimits.settle``. None of them may hold up the loop; each bounds its own time and says what its failure means, and
+what it raises is the request's end with a 500.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from modelyard.objects import Key
 from modelyard.routing.errors import ErrorAnswer
-from modelyard.routing.limits import OverBudget
-from modelyard.routing.objects import Route
 
 
 class Principal(NamedTuple):
@@ -28,56 +24,11 @@ class Principal(NamedTuple):
     consumed: frozenset[str] = frozenset()
 
 
-class Admission(Protocol):
-    """Who may ask."""
-
-    async def authenticate(self, headers: Mapping[str, str]) -> Principal | ErrorAnswer:
-        """Who it is by the first value of each header (names in lower case), or the answer to send instead."""
-
-    def allows(self, principal: Principal, route: Key, model: str) -> ErrorAnswer | None:
-        """The answer to one who may not ask this model of this route."""
-
-
 class Left(NamedTuple):
     """Tokens that are left of a route's budget for input and output; ``None``: no limit."""
 
     input: float | None = None
     output: float | None = None
-
-
-class LimitStore(Protocol):
-    """The token budgets of all routes, by the route's namespace and name."""
-
-    def configure(self, route: Key, now: Route | None) -> None:
-        """Make the budget that of the route as it is now; ``None``: it is gone. In the order of the changes."""
-
-    async def admit(self, route: Key, tokens: int) -> Left | OverBudget:
-        """Check all, then take ``tokens`` of input; what is left then, or which budget forbids it."""
-
-    async def settle(self, route: Key, estimated: int, real: int | None, output: int) -> None:
-        """After the answer: put the estimate right where the engine told the real number, and charge the output.
-
-        Done to its end, as is ``refund``, even where who waits for it is cancelled.
-        """
-
-    async def refund(self, route: Key, tokens: int) -> None:
-        """Give back what ``admit`` took for a request that reached no engine."""
-
-
-class Turns(Protocol):
-    """Who is served next where not all can be at once."""
-
-    def turn(self, model: str, principal: Principal, headers: Mapping[str, str], tokens: int) -> Turn:
-        """A context that is entered when it is this request's turn and left when its answer has ended.
-
-        Entering raises ``NotServed`` where it waited too long, or may not wait.
-        """
-
-    def used(self, model: str, principal: Principal, tokens_in: int, tokens_out: int) -> None:
-        """What an answered request came to."""
-
-
-Turn = AbstractAsyncContextManager[None]
 
 
 class NotServed(Exception):

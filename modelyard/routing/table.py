@@ -120,10 +120,6 @@ class Destination(NamedTuple):
     """The server that was drawn first and has no ready pod, if there was one."""
 
 
-def _age(route: Route) -> tuple[float, Key]:
-    return route.created, route.key
-
-
 class ServedRoutes(NamedTuple):
     """The routes that are tried for a name, in order, and whether the name is that of an adapter."""
 
@@ -186,7 +182,7 @@ class RouteTable:
         claims, served = dict(self.claims), dict(self.served)
         for name, edits in new.items():
             kept = [route for route in claims.pop(name, ()) if route.key not in edits]
-            routes = tuple(sorted([*kept, *filter(None, edits.values())], key=_age))
+            routes = tuple(sorted([*kept, *filter(None, edits.values())], key=lambda route: (route.created, route.key)))
             served.pop(name, None)
             if not routes:
                 continue
@@ -202,7 +198,6 @@ class RouteTable:
         return sorted(self.served)
 
     def __contains__(self, name: str) -> bool:
-        """Whether requests may ask for this name."""
         return name in self.served
 
     def tried(self, name: str) -> ServedRoutes:

@@ -37,7 +37,6 @@ def cut_token_ids(raw: bytes) -> tuple[bytes, int]:
 
 
 def _lists(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Find the long lists of numbers that a member with one of the names has."""
     for name in _NAMES:
         at = 0
         for _ in range(_MOST_TRIES):
@@ -48,10 +47,7 @@ def _lists(raw: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _list_after(raw: bytes, at: int, name: int) -> tuple[int, int] | None:
-    """Return where the list of numbers begins and ends that follows the name of a member.
-
-    In valid JSON a name within a text has its quotation marks escaped.
-    """
+    """In valid JSON a name within a text has its quotation marks escaped."""
     if raw[name - 1 : name] == b"\\":
         return None
     between = raw[at : at + 64].lstrip(_SPACE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -65,34 +65,6 @@ class Charge(NamedTuple):
     output: int
 
 
-class CountedAnswer(Protocol):
-    """An answer that passes through, and its tokens."""
-
-    @property
-    def is_stream(self) -> bool:
-        """Return whether it comes in events."""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Take bytes as they come; return those to send on now."""
-
-    def skip(self, size: int) -> None:
-        """Count bytes that pass unseen."""
-
-    def end(self) -> bytes:
-        """Return the bytes left when the answer has ended."""
-
-    @property
-    def kept(self) -> int:
-        """Bytes that are kept."""
-
-    @property
-    def counted(self) -> Usage:
-        """Tokens by the engine's count; the output by its bytes where that is missing."""
-
-    def least(self, tokens: int) -> int:
-        """Return the fewest tokens of input and output together that these bytes can be, if ``tokens`` are counted."""
-
-
 def charge(estimated: int, answer: CountedAnswer) -> Charge:
     """Return the tokens to charge for an answer to a prompt of about ``estimated`` tokens."""
     usage = answer.counted
@@ -128,9 +100,8 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
     total = _count(counts, "total_tokens")
     if prompt is None and (prompt := _count(counts, "input_tokens")) is not None:
         # The Messages API counts what its cache had apart.
-        prompt += (_count(counts, "cache_read_input_tokens") or 0) + (
-            _count(counts, "cache_creation_input_tokens") or 0
-        )
+        cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
+        prompt += sum(_count(counts, name) or 0 for name in cached)
     if total is None:
         return Usage(prompt, output)
     if prompt is None and total >= (output or 0):
@@ -141,7 +112,6 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
 
 
 def _count(counts: Mapping[str, Any], *names: str) -> int | None:
-    """Return the first of these members that is a number of tokens."""
     values = (counts.get(name) for name in names)
     return next((n for n in values if isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _MOST_TOKENS), None)
 
@@ -161,10 +131,7 @@ _TEXT_REST = re.compile(_STRING, re.DOTALL)
 
 
 def _last_usage(raw: bytes) -> Usage:
-    """Return the usage in a part of a JSON value: the last, which is behind everything that repeats the request.
-
-    A client can have ``/v1/responses`` repeat a ``usage`` of its own making among the tools.
-    """
+    """The last usage is the answer's: a client can have ``/v1/responses`` repeat one of its own among the tools."""
     end = len(raw)
     for _ in range(_MOST_TRIES):
         end = raw.rfind(b'"usage"', 0, end)
@@ -182,15 +149,12 @@ def _last_usage(raw: bytes) -> Usage:
 
 
 class _UsageScan:
-    """Finds the last usage in JSON that is too long to be kept."""
-
     def __init__(self) -> None:
         self._kept = bytearray()
         self._last = Usage()
         self.size = 0
 
     def feed(self, chunk: bytes | bytearray) -> None:
-        """Take the next bytes."""
         self._kept += chunk
         self.size += len(chunk)
         if len(self._kept) > 2 * _TAIL:
@@ -199,12 +163,10 @@ class _UsageScan:
 
     @property
     def kept(self) -> int:
-        """Bytes that are kept."""
         return len(self._kept)
 
     @property
     def usage(self) -> Usage:
-        """The last usage up to this byte."""
         usage = _last_usage(bytes(self._kept))
         return usage if usage != Usage() else self._last
 
@@ -222,7 +184,6 @@ class _TextScan:
         self._in_text = False
 
     def feed(self, chunk: bytes | bytearray) -> None:
-        """Take the next bytes."""
         self._pending += chunk
         while len(self._pending) >= SLICE:
             size, self._in_text = self._measure(bytes(self._pending[:SLICE]))
@@ -231,7 +192,6 @@ class _TextScan:
 
     @property
     def size(self) -> int:
-        """Bytes of text up to this byte."""
         return self._size + self._measure(bytes(self._pending))[0]
 
     def _measure(self, raw: bytes) -> tuple[int, bool]:
@@ -283,7 +243,7 @@ class WholeAnswer:
         return chunk
 
     def skip(self, size: int) -> None:
-        """As every answer."""
+        """Count bytes that pass unseen."""
         self._size += size
 
     def end(self) -> bytes:
@@ -292,7 +252,7 @@ class WholeAnswer:
 
     @property
     def kept(self) -> int:
-        """As every answer."""
+        """Bytes that are kept."""
         return len(self._kept) if self._scan is None else self._scan.kept
 
     @property
@@ -307,7 +267,7 @@ class WholeAnswer:
 
     @property
     def counted(self) -> Usage:
-        """As every answer."""
+        """Tokens by the engine's count; the output by its bytes where that is missing."""
         usage = self.usage
         if usage.output is not None or (usage.input is not None and not self._writes):
             return usage
@@ -315,13 +275,12 @@ class WholeAnswer:
         return usage._replace(output=-(-size // self._bytes_per_token) if self._writes else size // OTHER_BYTES)
 
     def least(self, tokens: int) -> int:
-        """As every answer."""
+        """Return the fewest tokens of input and output together that these bytes can be, if ``tokens`` are counted."""
         if not self._writes or self._free:
             return 0
         text = self._text.size
-        if self._scan is None and tokens < self._size // (
-            FLOOR * TEXT_BYTES
-        ):  # most answers need no look at their text
+        # Most answers need no look at their text.
+        if self._scan is None and tokens < self._size // (FLOOR * TEXT_BYTES):
             text = _text_bytes(bytes(self._kept))
         return max(text // (FLOOR * TEXT_BYTES), self._size // _PADDING_BYTES)
 
@@ -388,11 +347,11 @@ class Relay:
 
     @property
     def kept(self) -> int:
-        """As every answer."""
+        """As ``WholeAnswer``."""
         return len(self._rest) + (0 if self._long is None else self._long.kept)
 
     def skip(self, size: int) -> None:
-        """As every answer."""
+        """As ``WholeAnswer``."""
         self.events += -(-size // (TEXT_BYTES if self._writes else OTHER_BYTES))
 
     def end(self) -> bytes:
@@ -410,11 +369,11 @@ class Relay:
 
     @property
     def counted(self) -> Usage:
-        """As every answer."""
+        """As ``WholeAnswer``."""
         return Usage(self.usage.input, self.output)
 
     def least(self, tokens: int) -> int:
-        """As every answer."""
+        """As ``WholeAnswer``."""
         return self.events // FLOOR if self._writes else 0
 
     def _read(self, line: bytes) -> bool:
@@ -493,6 +452,10 @@ _DONE = (b"data: [DONE]", b"data:[DONE]")
 _FIELDS = (b":", b"event:", b"id:", b"retry:")
 STREAMS = ("text/event-stream", "application/x-ndjson")
 _NOT_TEXT = ("audio", "image", "video")
+
+
+CountedAnswer = WholeAnswer | Relay
+"""An answer that passes through, and its tokens."""
 
 
 def answer_reader(media: str, status: int, encoding: str, *, writes: bool, withhold: bool) -> CountedAnswer:

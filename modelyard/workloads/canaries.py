@@ -86,7 +86,6 @@ def beside(
 def _behind(
     new: Rendered, old: Rendered, made: Mapping[str, ChildObject], wanted: Mapping[str, int]
 ) -> tuple[tuple[ChildObject, ...], str]:
-    """What there is for the router, where there was and is to be something, and the URL for clients."""
     mine, other = Behind.of(old.children), Behind.of(new.children)
     if mine is None or other is None:
         return (), old.url if mine is None else new.url

@@ -155,12 +155,10 @@ def _covers(there: Any, wanted: Any, whole: bool = False) -> bool:
 
 
 def _sorted(name: str, value: Any) -> Any:
-    """Return the value of a field, of a list without an order sorted."""
     return sorted(value, key=str) if name in _SETS and isinstance(value, list) else value
 
 
 def _same_amount(there: Any, wanted: Any) -> bool:
-    """Two notations of one quantity."""
     texts = [str(one) for one in (there, wanted) if isinstance(one, str | int) and not isinstance(one, bool)]
     if len(texts) != 2 or not all(text[:1].isdigit() and len(text) <= 32 for text in texts):
         return False

@@ -48,7 +48,6 @@ def _problem(manifest: Mapping[str, Any], permitted: frozenset[Right], namespace
 
 
 def _account_problem(manifest: Mapping[str, Any]) -> str:
-    """Return what gives an account more rights than a router has."""
     kind, name, namespace = manifest["kind"], manifest["metadata"]["name"], manifest["metadata"]["namespace"]
     if kind == "Role" and manifest.get("rules") != [SEES_PODS]:
         return "rules are not those of a router, which may see pods"

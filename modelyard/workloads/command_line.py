@@ -95,7 +95,7 @@ def commands(text: str) -> Iterator[Command]:
         character = text[place]
         if character == "#" and (place == 0 or text[place - 1].isspace()):
             yield from _command(text, start, place)
-            place = start = _after(text, "\n", place)
+            place = start = text.find("\n", place) + 1 or len(text)
         elif character in _SEPARATORS:
             end = place
             if character in "<>":  # The number of a stream belongs to the redirection.
@@ -145,8 +145,3 @@ def _closed(text: str, mark: str, start: int) -> int:
     if end < 0:
         raise ValueError(f"{mark} is missing")
     return end + 1
-
-
-def _after(text: str, mark: str, start: int) -> int:
-    end = text.find(mark, start)
-    return len(text) if end < 0 else end + 1

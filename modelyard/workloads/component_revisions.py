@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from modelyard.objects.documents import mapping
 from modelyard.workloads import names
 from modelyard.workloads.canaries import is_canary, shares
 from modelyard.workloads.changes import identity
@@ -28,17 +29,15 @@ _DIGITS: Final = 10
 
 def component_statuses(state: Standing) -> dict[str, Any]:
     """Return the status of each component by its kind; ``None`` removes that of one that does not exist any more."""
-    stored = state.service.status.get("components")
-    stored = stored if isinstance(stored, Mapping) else {}
+    stored = mapping(state.service.status.get("components"))
     fields: dict[str, Any] = dict.fromkeys(stored)
     if isinstance(state.result, Rendered) and state.result.virtual:
         return {**fields, "predictor": _addresses(state.result.url, state.result.address)}
     ratio = weights(state.result.children) if isinstance(state.result, Rendered) else {}
     for kind, component in state.states.items():
-        before = stored.get(kind)
         workloads = component_workloads(state, kind)
         fields[kind] = {
-            **_revision_fields(state, component, workloads, before if isinstance(before, Mapping) else {}),
+            **_revision_fields(state, component, workloads, mapping(stored.get(kind))),
             **_address_fields(state, component, workloads),
             "traffic": shares(workloads, ratio),
         }
@@ -87,10 +86,7 @@ def _revision_fields(
 
 
 def _is_replaced(state: Standing, component: ComponentStanding, workloads: Sequence[Body]) -> bool:
-    """Return whether a rolled-out revision of another name is another one, not the same pods under another number.
-
-    A Deployment numbers its pods again when it goes back to them.
-    """
+    """A Deployment numbers its pods again when it goes back to them: then only the number is another."""
     if knative_service(component, workloads) is not None:
         return not state.returned
     return recorded(state.service).get(GOOD, "") not in ("", state.good)
@@ -148,5 +144,4 @@ def _address_fields(state: Standing, component: ComponentStanding, workloads: Se
 
 
 def _addresses(url: str, inside: str) -> dict[str, Any]:
-    """Return the fields of a component that speaks HTTP at ``url``, and at ``inside`` within the cluster."""
     return {"url": url or None, "restURL": url or None, "address": {"url": inside} if inside else None}

@@ -51,7 +51,6 @@ class ServiceComponent:
     spec: Body
     own: Body
     given: Body
-    mode: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The annotations that steer it: its own over the service's."""
 
@@ -173,7 +172,6 @@ def components(service: InferenceService, spec: Body, runtime: ServingRuntime | 
 
 
 def _check_numbers(part: Mapping[str, Any], path: str) -> None:
-    """Raise ``Refusal`` for a number that no field of a workload holds."""
     numbers = {name: part.get(name) for name in ("minReplicas", "maxReplicas", "size")}
     numbers |= {"worker.size": mapping(part.get("worker")).get("size")}
     for name, number in numbers.items():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from modelyard.workloads.changes import Changes, Identity, identity, marked
+from modelyard.workloads.changes import identity, marked
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import in_turn, is_workload
 from modelyard.workloads.values import Refused
@@ -42,15 +42,9 @@ class Deeds:
         }
         mine = {identity(one.body): one for one in owned}
         delete = []
-        for one in _found(diff, mine):
+        for one in filter(None, (mine.get(identity(body)) for body in diff.delete)):
             # What serves goes when what takes its place does.
             replaced = is_workload(one) and one.component in here.states and one.component not in done
             if not replaced and (one.kind.kind, one.key.name) not in kept:
                 delete.append(one)
         return cls(apply, tuple(delete), tuple(f"{one} to be gone" for one in diff.leaving))
-
-
-def _found(diff: Changes, mine: Mapping[Identity, StoredChild]) -> Iterator[StoredChild]:
-    for body in diff.delete:
-        if (one := mine.get(identity(body))) is not None:
-            yield one

@@ -117,19 +117,11 @@ def _probe(container: Object) -> str:
 
 
 def _asked(spec: Object) -> str:
-    """What a pod asks of a node: resources, labels."""
-    amounts = [
-        f"{name} {amount}"
-        for container in spec.get("containers") or ()
-        for name, amount in _requests(container).items()
-    ]
+    given = [container.get("resources") or {} for container in spec.get("containers") or ()]
+    asked = ({**(one.get("limits") or {}), **(one.get("requests") or {})} for one in given)
+    amounts = [f"{name} {amount}" for one in asked for name, amount in one.items()]
     labels = [f"{name}={value}" for name, value in sorted((spec.get("nodeSelector") or {}).items())]
     return ", ".join(amounts) + (f" on a node with {', '.join(labels)}" if labels else "") or "nothing in particular"
-
-
-def _requests(container: Object) -> dict[str, Any]:
-    resources = container.get("resources") or {}
-    return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
 
 
 def _trouble(

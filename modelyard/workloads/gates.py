@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from modelyard.metrics.values import ServedRequests
-from modelyard.objects.documents import DocumentError, parse_document
+from modelyard.objects.documents import DocumentError, first_fault, parse_document
 from modelyard.reconcile.status import timestamp
 from modelyard.workloads.settings import GateSettings
 
@@ -93,12 +93,9 @@ def settings(text: str, given: GateSettings) -> tuple[GateSettings, str]:
             return given, f"annotation {GATE} is neither off nor a map of settings: those of the cluster hold"
         own = {name: value for name, value in document.items() if name != "promServerAddress"}
         return GateSettings.model_validate({**given.model_dump(by_alias=True), **own}), ""
-    except DocumentError as error:
-        return given, f"annotation {GATE}: {error}: the settings of the cluster hold"
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        return given, f"annotation {GATE}: {where}: {first['msg']}: the settings of the cluster hold"
+    except (DocumentError, ValidationError) as error:
+        fault = first_fault(error) if isinstance(error, ValidationError) else error
+        return given, f"annotation {GATE}: {fault}: the settings of the cluster hold"
 
 
 def pods_of(workloads: Iterable[str]) -> re.Pattern[str]:

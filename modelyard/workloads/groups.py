@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from modelyard.workloads import metadata, names
-from modelyard.workloads.pods import PodDraft, grouped, in_group, template
+from modelyard.workloads.pods import PodDraft, in_group, template
 from modelyard.workloads.values import Body
 
 LEADER_WORKER_SET: Final = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
@@ -88,24 +88,29 @@ def _one_group(group: PodGroup, number: int) -> list[Body]:
     own = {**group.selector, GROUP: str(number)}
     leader = names.group_member(group.component, number, 0)
     address = f"{leader}-0.{home}.{group.namespace}"
-    headless: Body = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": group.metadata(home, {GROUP: str(number)}),
-        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": own},
-    }
-    result = [headless]
+    result = [headless_service(group.metadata(home, {GROUP: str(number)}), own)]
     for index in range(group.size):
         base = group.leader if index == 0 or group.worker is None else group.worker
+        numbers = {GROUP: str(number), names.WORKER_INDEX: str(index)}
         pod: Mapping[str, Any] = template(
             in_group(base, address, group.size, index),
-            grouped({**(group.labels if index == 0 else group.worker_labels), GROUP: str(number)}, index),
+            {**(group.labels if index == 0 else group.worker_labels), **numbers},
             group.pod_annotations if index == 0 else group.worker_annotations,
         )
-        selector = {**own, names.WORKER_INDEX: str(index)}
-        # In order, a pod that does not become ready would be waited for, and never replaced by a mended one.
-        spec: Body = {"replicas": 1, "podManagementPolicy": "Parallel", "serviceName": home}
-        spec |= {"selector": {"matchLabels": selector}, "template": pod}
         metadata = group.metadata(names.group_member(group.component, number, index), {GROUP: str(number)})
-        result.append({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec})
+        result.append(member_set(metadata, home, {**own, names.WORKER_INDEX: str(index)}, pod))
     return result
+
+
+def headless_service(metadata: Body, selector: Mapping[str, str]) -> Body:
+    """The Service by which the pods of a group find each other before they are ready."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def member_set(metadata: Body, home: str, selector: Mapping[str, str], pod: Mapping[str, Any]) -> Body:
+    """The StatefulSet of one pod of a group, whose headless Service is ``home``."""
+    # In order, a pod that does not become ready would be waited for, and never replaced by a mended one.
+    spec: Body = {"replicas": 1, "podManagementPolicy": "Parallel", "serviceName": home}
+    spec |= {"selector": {"matchLabels": selector}, "template": pod}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}

@@ -46,7 +46,6 @@ def held(
 
 
 def _unadopted(service: StoredService, diff: Changes, alive: Mapping[Identity, StoredChild]) -> Iterator[str]:
-    """What would restart pods of a service that was never rolled out here."""
     if _adopted(service):
         return
     for child in diff.apply:
@@ -61,6 +60,5 @@ def _unadopted(service: StoredService, diff: Changes, alive: Mapping[Identity, S
 
 
 def _adopted(service: StoredService) -> bool:
-    """Whether it was rolled out here, or may be, whatever another controller has made of it."""
     allowed = set(map(str.strip, service.annotations.get(ACCEPT, "").split(",")))
     return GENERATION in recorded(service) or bool(allowed & {"always", ADOPTION})

@@ -298,9 +298,8 @@ class RollOut(ABC):
         elif compared or (watch := self._watch(here, aim.since, before, world, now)) is None:
             return accepted
         elif (verdict := gates.verdict(watch, (self.readings or {}).get(service.key), now)) is None:
-            late = (
-                self.readings is None and not here.canary and now >= watch.until
-            )  # then it takes a run, which measures
+            # Then it takes a run, which measures.
+            late = self.readings is None and not here.canary and now >= watch.until
             return replace(here, watch=watch, done=late)
         elif not verdict.worse:
             return replace(accepted, compared=verdict.words)
@@ -310,10 +309,7 @@ class RollOut(ABC):
         return replace(there, aim=aim, begun=begun, good=here.good, returned=why, failed=stuck)
 
     def _previous(self, service: StoredService, aim: Aim, world: World) -> Rendered | Refused | None:
-        """Render the revision that served last, of its recorded inputs, by the same checks as any service.
-
-        ``None`` where there is none, or its pods are those that are asked for: then there is nothing to go back to.
-        """
+        """``None`` where there is none, or its pods are those that are asked for: nothing to go back to."""
         stored = returning.last_good(service, world)
         if stored is None:
             return None
@@ -348,15 +344,11 @@ class RollOut(ABC):
                 known = [one for one in (resolved.model, *resolved.weights) if one is not None]
                 model = next((one for one in known if one.served.stored.label == label), None)
                 said = f"{model.served.name}: {model.words}" if model is not None else label
-                trouble = Trouble(NO_MODEL, f"no node has the model yet; {said}")
-                return replace(state, trouble=trouble)
+                return replace(state, trouble=Trouble(NO_MODEL, f"no node has the model yet; {said}"))
         return state
 
     def _awaited(self, standing: Standing, now: float) -> list[ComponentStanding]:
-        """Return the components that a run stays for: those that can become ready as things are, and not for ever.
-
-        Where one waits for a person or for nodes, those that come after it do as well: the reconcile shift looks on.
-        """
+        """Not those that wait for a person or for nodes, nor those that come after: the reconcile shift looks on."""
         late = standing.aim is not None and standing.aim.since is not None and now >= standing.aim.since + PATIENCE
         if standing.problem is not None or late:
             return []

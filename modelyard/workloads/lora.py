@@ -92,7 +92,8 @@ def started_engine(container: Mapping[str, Any]) -> ServingEngine | None:
     line = [str(word) for field in FIELDS for word in container.get(field) or ()]
     image = re.split(r"[@]|:(?=[^/]*\Z)", str(container.get("image") or ""), maxsplit=1)[0]
     if image.startswith(SIMULATED):
-        named = [engine for engine in (SGLANG, VLLM) if _has(line, f"--{engine.model_flag}")] or [VLLM]
+        flags = set(map(_flag, line))
+        named = [engine for engine in (SGLANG, VLLM) if f"--{engine.model_flag}" in flags] or [VLLM]
         return named[0] if image.endswith("engine") else None
     if (engine := _started(line)) is not None or container.get("command"):
         return engine
@@ -112,10 +113,6 @@ def _started(line: Sequence[str]) -> ServingEngine | None:
             if path.endswith(f".{module}"):
                 return engine
     return None
-
-
-def _has(line: Iterable[str], flag: str) -> bool:
-    return any(_flag(word) == flag for word in line)
 
 
 def _flag(word: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.documents import cut
+from modelyard.objects.documents import cut, mapping
 from modelyard.reconcile.status import timestamp
 from modelyard.workloads import names
 from modelyard.workloads.canaries import is_canary
@@ -26,7 +26,7 @@ from modelyard.workloads.rollout_state import PENDING, Standing
 from modelyard.workloads.route_conditions import predictor_state
 from modelyard.workloads.standing import ComponentStanding
 from modelyard.workloads.values import Refused, Rendered
-from modelyard.workloads.world import Offered, ServicePod
+from modelyard.workloads.world import ServicePod
 
 UP_TO_DATE, IN_PROGRESS, BLOCKED, INVALID = "UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec"
 FAILED: Final = "FailedToLoad"
@@ -82,18 +82,18 @@ def model_status(state: Standing, doing: Sequence[str], now: float) -> dict[str,
     holding = [component for kind, component in state.states.items() if kind != names.ROUTER]
     transition = _transition(state, holding, doing, now)
     loaded, failed = _copies(holding)
-    stored = _inside(state.service.status, "modelStatus")
+    stored = mapping(state.service.status.get("modelStatus"))
     if state.failed is not None:
         failed = max(failed, _copies([state.failed], unready=True)[1])
     elif state.returned:  # the pods that failed are gone
-        count = _inside(stored, "modelCopies").get("failedCopies")
+        count = mapping(stored.get("modelCopies")).get("failedCopies")
         failed = max(failed, count if isinstance(count, int) else 0)
     fields: dict[str, Any] = {
         "transitionStatus": transition.status,
         "modelRevisionStates": {"activeModelState": transition.active, "targetModelState": transition.target},
         "modelCopies": {"totalCopies": loaded, "failedCopies": failed},
     }
-    before = _inside(stored, "lastFailureInfo")
+    before = mapping(stored.get("lastFailureInfo"))
     if transition.failure is not None:
         fields["lastFailureInfo"] = _failure_info(state, transition.failure, before, now)
     elif transition.cleared or before.get("reason") == "BaseModelNotReady":  # which was no failure, but a wait
@@ -122,7 +122,6 @@ def _transition(state: Standing, holding: Sequence[ComponentStanding], doing: Se
 
 
 def _progress(state: Standing, holding: Sequence[ComponentStanding], serving: str, now: float) -> Transition:
-    """Return the progress of what is being rolled out, or of what serves where that is what is asked for."""
     is_split = any(has_split_traffic(state, component) for component in holding)
     behind = [component for component in holding if not component.rolled_out]
     target = _furthest_behind(_target(state, component) for component in holding)
@@ -147,7 +146,6 @@ def _progress(state: Standing, holding: Sequence[ComponentStanding], serving: st
 
 
 def _overdue(state: Standing, component: ComponentStanding, now: float) -> LoadFailure | None:
-    """Return that a roll-out without a revision to go back to has not become ready in its time."""
     limit = deadline(state.service)
     if state.aim is None or state.aim.since is None or now < state.aim.since + limit:
         return None
@@ -174,7 +172,6 @@ def _ready_state(component: ComponentStanding, accepted: bool) -> str:
 
 
 def _target(state: Standing, component: ComponentStanding) -> str:
-    """Return how far a component's model is that is asked for."""
     if component.rolled_out:
         return "Standby" if component.zero or _has_empty_canary(state, component.kind) else "Loaded"
     return component.trouble.state if component.trouble is not None else "Pending"
@@ -192,10 +189,7 @@ def _furthest_behind(states: Iterable[str]) -> str:
 
 
 def _copies(components: Iterable[ComponentStanding], unready: bool = False) -> tuple[int, int]:
-    """Return the copies of the model that are loaded and those that failed: a group of pods is one copy.
-
-    With ``unready`` every copy counts as failed that is not ready.
-    """
+    """Loaded and failed: a group of pods is one copy. ``unready``: every copy counts as failed that is not ready."""
     loaded = failed = 0
     for component in components:
         groups: dict[str, list[ServicePod]] = {}
@@ -208,12 +202,6 @@ def _copies(components: Iterable[ComponentStanding], unready: bool = False) -> t
     return loaded, failed
 
 
-def _inside(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object inside a stored status, which a file may have in any form."""
-    value = fields.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _refusal_reason(problem: Refused) -> str:
     if problem.reason not in _REASONS and problem.field.startswith("spec.router"):
         return "InvalidRouterSpec"
@@ -221,12 +209,11 @@ def _refusal_reason(problem: Refused) -> str:
 
 
 def _given_up(state: Standing) -> LoadFailure:
-    """Return why the update was given up, with what is known of its pods in this very plan, or was stored by it."""
     component = state.failed
     if component is not None and component.trouble is not None:
         failure = _pod_failure(state, component, component.trouble)
         return failure._replace(message=state.returned)
-    stored = _inside(_inside(state.service.status, "modelStatus"), "lastFailureInfo")
+    stored = mapping(mapping(state.service.status.get("modelStatus")).get("lastFailureInfo"))
     if stored.get("message") == cut(state.returned, _LONGEST):
         return LoadFailure(
             str(stored.get("reason") or ""),
@@ -253,19 +240,14 @@ def _pod_failure(
 
 def _pod_reason(state: Standing, component: ComponentStanding, trouble: Trouble, served: bool) -> str:
     if trouble.reason == NO_MODEL:
-        model = state.resolved.model
-        is_weight = model is not None and model.state == "Ready" and _undelivered(state.resolved.weights)
+        model, weights = state.resolved.model, state.resolved.weights
+        is_weight = model is not None and model.state == "Ready" and any(one.state != "Ready" for one in weights)
         return "FineTunedWeightsNotFound" if is_weight else "BaseModelNotReady"
     loads = trouble.reason in (EXITED, OUT_OF_MEMORY) or trouble.state == "Loading"
     return "ModelLoadFailed" if loads and not served and component.kind != names.ROUTER else "RuntimeUnhealthy"
 
 
-def _undelivered(models: Iterable[Offered]) -> bool:
-    return any(model.state != "Ready" for model in models)
-
-
 def _has_failed_delivery(state: Standing, trouble: Trouble) -> bool:
-    """Return whether pods wait for files whose delivery has failed on every node."""
     models = [model for model in (state.resolved.model, *state.resolved.weights) if model is not None]
     return trouble.reason == NO_MODEL and any(model.state == "Failed" for model in models)
 

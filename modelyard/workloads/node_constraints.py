@@ -38,7 +38,6 @@ def with_nodes(
 
 
 def _both(own: Mapping[str, Any], other: Mapping[str, Any], field: str) -> Body:
-    """The affinity that holds where both do; preferences add up."""
     where, result = f"{field}.nodeAffinity", dict(own)
     if REQUIRED in other:
         terms = _terms(other, where)

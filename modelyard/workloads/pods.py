@@ -15,7 +15,6 @@ from modelyard.objects.parse import container_gpus
 from modelyard.resources.ome.older_form import MAIN, main_container
 from modelyard.resources.quantity import Quantity
 from modelyard.workloads.merge import merge
-from modelyard.workloads.names import WORKER_INDEX
 from modelyard.workloads.values import Body, Refusal, plain
 
 PORT: Final = 8080
@@ -361,8 +360,3 @@ def in_group(pod: PodDraft, leader: str, size: int, index: int) -> PodDraft:
         if kind in spec:
             spec[kind] = [with_env(one, values, replace=True) for one in spec[kind]]
     return PodDraft(spec, pod.main)
-
-
-def grouped(labels: Mapping[str, str], index: int) -> dict[str, str]:
-    """The labels of a pod of a group, as LeaderWorkerSet would have them."""
-    return {**labels, WORKER_INDEX: str(index)}

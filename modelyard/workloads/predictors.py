@@ -23,7 +23,6 @@ WITHOUT_EFFECT: Final = "PredictorWithoutEffect"
 """Reason of a note about a predictor, or a part of one, that is not acted on."""
 VERSION_FIELD: Final = "spec.predictor.model.runtimeVersion"
 STORAGE_FIELD: Final = "spec.predictor.model.storageUri"
-_OF_A_MODEL: Final = ("runtime", "storageUri", "runtimeVersion", "protocolVersion", "baseModel", "fineTunedWeights")
 _PARTS: Final = (
     *("serviceAccountName", "containers", "volumes", "nodeSelector", "tolerations", "affinity", "workerSpec"),
     *("minReplicas", "maxReplicas"),

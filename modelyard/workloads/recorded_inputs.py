@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects import Key, ResourceType
+from modelyard.objects import Key
 from modelyard.objects.documents import mapping
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.objects.parse import texts
@@ -103,7 +103,7 @@ def recorded_service(service: StoredService, inputs: Mapping[str, Any]) -> Store
     """Return the service with recorded spec, labels and annotations; name, uid and status are those it has now."""
     resource = service.resource
     assert resource is not None
-    kind, parser = _parser(service.subject.kind, resource)
+    kind, parser = service.subject.kind, type(resource)
     labels, annotations = (texts(inputs.get(name)) for name in ("labels", "annotations"))
     now = {**resource.metadata.model_dump(mode="json", by_alias=True, exclude_none=True), "uid": service.subject.uid}
     now |= {"name": service.key.name, "namespace": service.key.namespace}
@@ -156,10 +156,6 @@ def _spec(resource: InferenceService | Model | ServingRuntime | ClusterServingRu
     return spec
 
 
-def _parser(kind: ResourceType, resource: InferenceService | Model) -> tuple[ResourceType, type[Any]]:
-    return kind, type(resource)
-
-
 def _digest(name: str, spec: Mapping[str, Any]) -> str:
     # The whole hash: a tenant chooses what is hashed, and could find two specs with one shortened hash.
     return hashlib.sha256(canonical({"name": name, "spec": spec}).encode(errors="replace")).hexdigest()
@@ -175,13 +171,11 @@ def _is_recorded(name: str, spec: Mapping[str, Any], world: World) -> bool:
 
 
 def _gives_rights_of(current: OfferedRuntime | None, spec: Mapping[str, Any]) -> bool:
-    """Return whether a runtime, as it is now, gives pods all rights that an earlier spec of it asks for."""
     now = _rights(_spec(current.resource)) if current is not None and current.resource is not None else frozenset()
     return now >= _rights(spec)
 
 
 def _rights(value: Any) -> frozenset[tuple[str, str]]:
-    """Return the rights of all pods in a runtime's spec, by kind and value."""
     if isinstance(value, list):
         return frozenset[tuple[str, str]]().union(*map(_rights, value))
     if not isinstance(value, Mapping):

@@ -52,16 +52,13 @@ class Recovery(NamedTuple):
 
 def groups(owned: Iterable[StoredChild], pods: Iterable[ServicePod]) -> dict[str, list[ServicePod]]:
     """The pods of a service by group: those of StatefulSets that share a headless Service."""
-    homes = {one.body["metadata"]["uid"]: one.body["spec"]["serviceName"] for one in owned if _is_set(one)}
+    sets = (one.body for one in owned if one.kind == STATEFUL_SETS and "serviceName" in one.body["spec"])
+    homes = {body["metadata"]["uid"]: body["spec"]["serviceName"] for body in sets}
     found: dict[str, list[ServicePod]] = {}
     for pod in pods:
         if pod.owner in homes:
             found.setdefault(homes[pod.owner], []).append(pod)
     return found
-
-
-def _is_set(one: StoredChild) -> bool:
-    return one.kind == STATEFUL_SETS and "serviceName" in one.body["spec"]
 
 
 def recover(groups: Mapping[str, Sequence[ServicePod]], now: float) -> Recovery:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from modelyard.objects import Namespace
+from modelyard.objects import Namespace, TargetRef
 from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.workloads import metadata, names, predictors, routes
@@ -63,7 +63,7 @@ from modelyard.workloads.request_limits import (
     timeout_notes,
     with_concurrency,
 )
-from modelyard.workloads.scaling import ScaleTarget, Scaling, by_keda, disruption_budget, scaled, without_replicas
+from modelyard.workloads.scaling import Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.shared import shared
 from modelyard.workloads.special import knative, ray_clusters, with_rdma
 from modelyard.workloads.unused_fields import older_forms, ray_scaling, unused_fields, unused_keda, unused_tag
@@ -91,7 +91,7 @@ _NOT_BUILT = {
 }
 """Annotations that ask for containers which only the peer's own images can run, and what to do instead."""
 
-_OF_A_PREDICTOR = (("apps/v1", "Deployment"), ("autoscaling/v1", "HorizontalPodAutoscaler"), ("v1", "Service"))
+_OF_A_PREDICTOR = ("Deployment", "HorizontalPodAutoscaler", "Service")
 """What a service in the older form has under its own name."""
 
 
@@ -113,8 +113,6 @@ def render(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a component turned into."""
-
     children: list[ChildObject]
     notes: tuple[Note, ...]
     backend: routes.Backend
@@ -204,8 +202,8 @@ class _Rendering:
         return Rendered(
             children=tuple(children),
             retired=tuple(
-                Retired(version, kind, service.name, tuple(parts))
-                for version, kind in _OF_A_PREDICTOR
+                Retired(kind, service.name, tuple(parts))
+                for kind in _OF_A_PREDICTOR
                 if older and (kind, service.name) not in {(one.kind, one.name) for one in children}
             ),
             notes=tuple(notes),
@@ -251,15 +249,25 @@ class _Rendering:
             told = seen.model_dump(by_alias=True, exclude_none=True) if seen else {}
             body = knative(one, pod, about, marks.labels, annotations, told)
             return _Parts([ChildObject(body, one.kind)], (), backend._replace(port=80))
-        if how == RAY:
-            return self._ray(one, marks, annotations, [pod, worker or pod], workers, backend, of_workers)
-        if how == MULTI_NODE:
-            return self._groups(one, marks, annotations, pod, worker, workers, about, backend, of_workers)
+        if grouped:
+            group = PodGroup(
+                one.name,
+                self.service.namespace,
+                pod,
+                worker,
+                workers,
+                marks.labels,
+                marks.annotations,
+                annotations,
+                metadata.selector(self.service.name, one.kind),
+                of_workers.labels,
+                {**annotations, **of_workers.pod_annotations},
+            )
+            return (self._ray if how == RAY else self._groups)(one, marks, group, backend)
         labels = {**marks.labels, names.APP: one.name}
         selector = {names.APP: one.name}
         about = {**about, "labels": labels}
-        target = ScaleTarget("apps/v1", "Deployment", one.name)
-        scaling = self._scaled(one, target, about)
+        scaling = self._scaled(one, TargetRef("apps/v1", "Deployment", one.name), about)
         spec: Body = {
             "selector": {"matchLabels": selector},
             "strategy": _strategy(one.spec.get("deploymentStrategy") or {}),
@@ -283,7 +291,6 @@ class _Rendering:
     def _limited(
         self, component: ServiceComponent, pod: PodDraft, worker: PodDraft | None
     ) -> tuple[PodDraft, PodDraft | None]:
-        """Return the pods of a component with its concurrency as an argument of their engines."""
         most = component.spec.get("containerConcurrency")
         container, problem = with_concurrency(pod.container, most)
         if problem:
@@ -296,7 +303,7 @@ class _Rendering:
             worker = worker.with_container(lambda _: limited)
         return pod.with_container(lambda _: container), worker
 
-    def _scaled(self, one: ServiceComponent, target: ScaleTarget, about: Body) -> Scaling:
+    def _scaled(self, one: ServiceComponent, target: TargetRef, about: Body) -> Scaling:
         return scaled(
             one,
             target,
@@ -308,39 +315,16 @@ class _Rendering:
             self.namespace,
         )
 
-    def _groups(
-        self,
-        one: ServiceComponent,
-        marks: Marked,
-        annotations: Mapping[str, str],
-        pod: PodDraft,
-        worker: PodDraft | None,
-        workers: int,
-        about: Body,
-        backend: routes.Backend,
-        of_workers: Marked,
-    ) -> _Parts:
-        all_pods = metadata.selector(self.service.name, one.kind)
-        group = PodGroup(
-            one.name,
-            self.service.namespace,
-            pod,
-            worker,
-            workers,
-            marks.labels,
-            marks.annotations,
-            annotations,
-            all_pods,
-            of_workers.labels,
-            without_scraping({**annotations, **of_workers.pod_annotations}),
-        )
-        leaders = {**all_pods, names.WORKER_INDEX: "0"}
+    def _groups(self, one: ServiceComponent, marks: Marked, group: PodGroup, backend: routes.Backend) -> _Parts:
+        group = replace(group, worker_annotations=without_scraping(group.worker_annotations))
+        about = group.metadata(one.name)
+        leaders = {**group.selector, names.WORKER_INDEX: "0"}
         fixed, more = max(one.least, 1), one.most if one.spec.get("maxReplicas") else 0
         notes: tuple[Note, ...] = ()
         bodies: list[Body | None] = []
         seed = None
         if self.abilities.version(LEADER_WORKER_SET[1], LEADER_WORKER_SET[0]):
-            target = ScaleTarget(*LEADER_WORKER_SET, names.group_set(one.name))
+            target = TargetRef(*LEADER_WORKER_SET, names.group_set(one.name))
             scaler: Body | None = None
             replicas: int | None = fixed
             if more > fixed or self._zero(one):
@@ -357,40 +341,16 @@ class _Rendering:
                     " served here, a group is made of StatefulSets of its own, which nothing scales"
                 )
                 notes = (Note("ScalerNotServed", message, one.kind),)
-        bodies.append(self._service(one, marks, marks.labels, leaders, pod))
-        bodies.append(disruption_budget(one, about, all_pods, self.abilities))
+        bodies.append(self._service(one, marks, marks.labels, leaders, group.leader))
+        bodies.append(disruption_budget(one, about, group.selector, self.abilities))
         return _Parts(_children(bodies, one.kind, seed), notes, backend, leaders)
 
-    def _ray(
-        self,
-        one: ServiceComponent,
-        marks: Marked,
-        annotations: Mapping[str, str],
-        pods: Sequence[PodDraft],
-        workers: int,
-        backend: routes.Backend,
-        of_workers: Marked,
-    ) -> _Parts:
-        prober, namespace = self.settings.multinode_prober, self.service.namespace
-        heads = {**metadata.selector(self.service.name, one.kind), "ray.io/node-type": "head"}
+    def _ray(self, one: ServiceComponent, marks: Marked, group: PodGroup, backend: routes.Backend) -> _Parts:
+        heads = {**group.selector, "ray.io/node-type": "head"}
         _few(one, one.least)
-        bodies: list[Body | None] = [
-            *ray_clusters(
-                one.name,
-                namespace,
-                max(one.least, 1),
-                pods,
-                workers,
-                marks.labels,
-                marks.annotations,
-                annotations,
-                (of_workers.labels, {**annotations, **of_workers.pod_annotations}),
-                prober,
-            )
-        ]
-        service = self._service(one, marks, marks.labels, heads, pods[0])
-        first = service["spec"]["ports"][0]
-        first.setdefault("name", "http")
+        bodies = ray_clusters(group, max(one.least, 1), self.settings.multinode_prober)
+        service = self._service(one, marks, marks.labels, heads, group.leader)
+        service["spec"]["ports"][0].setdefault("name", "http")
         taken = {port["port"] for port in service["spec"]["ports"]}
         for name, number in (("dashboard", 8265), ("metrics", 8000), ("redis", 6379)):
             if number not in taken:
@@ -426,7 +386,6 @@ class _Rendering:
         return "" if one.spec.get("runner") or one.spec.get("containers") else "worker"
 
     def _loading(self, component: ServiceComponent, places: Sequence[str]) -> Loading:
-        """Return how the pods of a component, which are made of these parts of it, get the model and its weights."""
         if self.files is None:
             return Loading()
         if self.model is None or not self.weights or (component.kind == names.ROUTER and not self.weights[0].merged):
@@ -439,7 +398,6 @@ class _Rendering:
 
     @property
     def _weights_field(self) -> str:
-        """The field that names the weights."""
         own = self.service.spec.model
         older = predictors.migrates(self.service) and not (own is not None and own.fine_tuned_weights)
         return "spec.predictor.model.fineTunedWeights" if older else "spec.model.fineTunedWeights"
@@ -486,7 +444,6 @@ class _Rendering:
         return PodDraft(isolated(pod.spec), pod.main).with_container(last)
 
     def _tagged(self, container: Body, one: ServiceComponent) -> Body:
-        """Return the container that runs the engine with the image's tag that a predictor asks for."""
         if not self.tag or one.kind != names.ENGINE:
             return container
         image = container["image"]
@@ -496,7 +453,6 @@ class _Rendering:
         return {**container, "image": changed}
 
     def _drafted(self, one: ServiceComponent, spec: Body, place: str, path: str) -> tuple[PodDraft, frozenset[Right]]:
-        """A pod of what a spec says of a component, and the rights that are in it."""
         part = spec.get(place) or {} if place else spec
         pod = assembled(pod_fields(part), part.get("runner"), path)
         if config := spec.get("config"):
@@ -524,7 +480,6 @@ def _children(bodies: Sequence[Body | None], component: str, seed: int | None = 
 
 
 def _few(one: ServiceComponent, count: int) -> None:
-    """Raise ``Refusal`` where groups would be more objects of their own than are made of one component."""
     if count > MOST_OBJECTS:
         problem = f"its groups would be {count} objects of their own, at most {MOST_OBJECTS} are made"
         remedy = "lower it, or have LeaderWorkerSet installed, which has all groups in one object"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
 from modelyard.objects import Key
@@ -64,19 +65,12 @@ def recorded(service: StoredService) -> dict[str, str]:
 def unasked(service: StoredService, found: Resolved) -> list[str]:
     """What has changed beneath a service whose spec has not, and which nobody has allowed to be rolled out."""
     before = recorded(service)
-    if before.get(GENERATION) != str(service.subject.generation):
-        return []
     allowed = set(map(str.strip, service.annotations.get(ACCEPT, "").split(",")))
+    if before.get(GENERATION) != str(service.subject.generation) or "always" in allowed:
+        return []
     moved = {name: now for name, now in found.inputs.items() if now and before.get(name) not in (None, now)}
-    return (
-        []
-        if "always" in allowed
-        else [
-            f"{before[name]} was rolled out, and now it would be {now}"
-            for name, now in moved.items()
-            if now not in allowed
-        ]
-    )
+    differing = ((before[name], now) for name, now in moved.items() if now not in allowed)
+    return [f"{was} was rolled out, and now it would be {now}" for was, now in differing]
 
 
 def resolve(
@@ -116,7 +110,6 @@ def resolve(
 
 
 def _kind_notes(resolved: Resolved) -> Iterator[Note]:
-    """Tell that a model, or a runtime, is of the namespace although the service says that it is of the cluster."""
     named = resolved.named
     if resolved.model is not None and named.model_kind:
         used = resolved.model.served.stored.subject.kind.kind
@@ -149,15 +142,11 @@ def find_model(name: str, namespace: str, world: World, kind: str = "") -> Offer
 def find_model_by_uri(uri: str, namespace: str, world: World) -> Offered | None:
     """Return the model whose files are at a storage URI, by the same order, then by name."""
     for models in (world[BASE_MODELS].by("namespace", namespace), world[CLUSTER_BASE_MODELS].all()):
-        same: list[Offered] = [model for model in models if _storage_uri(model) == uri]
+        specs: list[tuple[Offered, Any]] = [(model, model.served.stored.spec) for model in models]
+        same = [model for model, spec in specs if spec is not None and spec.storage.storage_uri == uri]
         if same:
             return min(same, key=lambda model: model.served.name)
     return None
-
-
-def _storage_uri(model: Offered) -> str:
-    spec = model.served.stored.spec
-    return spec.storage.storage_uri if spec is not None else ""
 
 
 def offered_runtimes(namespace: str, world: World) -> list[OfferedRuntime]:

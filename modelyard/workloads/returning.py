@@ -117,13 +117,10 @@ def _stored(obj: Object) -> StoredRevision | None:
     return StoredRevision(key, metadata["uid"], owner.uid, str(text) if is_intact else "", deleting)
 
 
-def _owner(one: StoredRevision) -> tuple[str, ...]:
-    return (one.owner,)
-
-
 def revisions_wanted(labels: OwnLabels) -> Want[StoredRevision]:
     """What is kept of services."""
-    return Want(CONTROLLER_REVISIONS, _stored, label_selector=labels.service, indexes={"owner": _owner}, use="services")
+    owner = {"owner": lambda one: (one.owner,)}
+    return Want(CONTROLLER_REVISIONS, _stored, label_selector=labels.service, indexes=owner, use="services")
 
 
 class Aim(NamedTuple):

@@ -92,7 +92,6 @@ def _route(state: Standing, component: ComponentStanding, latest: Condition) -> 
 
 
 def _copied(type_: str, body: Mapping[str, Any], source: str) -> Condition:
-    """Return a condition of Knative's under another type."""
     given = (body.get("status") or {}).get("conditions") or ()
     source_condition: Mapping[str, Any] = next((entry for entry in given if entry.get("type") == source), {})
     reason, message = str(source_condition.get("reason") or source), str(source_condition.get("message") or "")

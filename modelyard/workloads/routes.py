@@ -228,13 +228,8 @@ def routed(
     pairs = []
     for name, backend in rules(of, backends):
         first = host(of, name, settings, settings.ingress_domain)
-        pairs.append(
-            (
-                name,
-                [first, *additional_hosts(first, settings.ingress_domain, settings.additional_ingress_domains)],
-                backend,
-            )
-        )
+        more = additional_hosts(first, settings.ingress_domain, settings.additional_ingress_domains)
+        pairs.append((name, [first, *more], backend))
     theirs = abilities.settings.ingress
     chosen = [one for _, hosts, _ in pairs for one in hosts]
     if where and settings.ingress_domain != theirs.ingress_domain:  # the host of the path
@@ -344,18 +339,14 @@ def serverless(
     version = abilities.version(*VIRTUAL_SERVICE)
     if settings.disable_istio_virtual_host or settings.disable_ingress_creation or not version:
         return Routes((), direct, direct)
+    problem, remedy = "is needed for Knative Services behind Istio", "set it in ConfigMap inferenceservice-config"
     for needed in ("knative_local_gateway_service", "local_gateway_service", "local_gateway"):
         if not getattr(settings, needed):
-            problem, remedy = (
-                "is needed for Knative Services behind Istio",
-                "set it in ConfigMap inferenceservice-config",
-            )
             raise Refusal("InvalidConfiguration", f"ingress.{needed}", problem, remedy)
     hosts, gateways = [inside], [settings.local_gateway, "mesh"]
     outside = host(of, of.name, settings, settings.ingress_domain)
     if not of.local and outside != inside:
         if not settings.ingress_gateway:
-            remedy = "set it in ConfigMap inferenceservice-config"
             raise Refusal("InvalidConfiguration", "ingress.ingressGateway", "is needed for outside requests", remedy)
         more = [outside, *additional_hosts(outside, settings.ingress_domain, settings.additional_ingress_domains)]
         _its_own(of, more, "", abilities.settings.ingress, namespace)

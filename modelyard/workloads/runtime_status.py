@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from modelyard.objects import Key, ResourceType
+from modelyard.objects.documents import mapping
 from modelyard.reconcile.plan import Plan, Subject, Want, World
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.workloads.world import RUNTIMES
@@ -26,8 +27,7 @@ class StoredRuntime(NamedTuple):
 
 def _want(kind: ResourceType) -> Want[StoredRuntime]:
     def parse(obj: Mapping[str, Any]) -> StoredRuntime:
-        status = obj.get("status")
-        return StoredRuntime(Subject.of(kind, obj), status if isinstance(status, Mapping) else {})
+        return StoredRuntime(Subject.of(kind, obj), mapping(obj.get("status")))
 
     return Want(kind, parse, use="status")
 

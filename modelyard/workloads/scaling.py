@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from modelyard.metrics.vocabulary import Signal, names_of
-from modelyard.objects import Namespace
+from modelyard.objects import Namespace, TargetRef
 from modelyard.objects.urls import describe_url_problem
 from modelyard.workloads.components import KEDA, ServiceComponent
 from modelyard.workloads.names import scaled_object
@@ -27,14 +27,6 @@ _AUTH_MODES = frozenset(("basic", "tls", "bearer", "custom"))
 _IN_FLIGHT = "|".join(names_of(Signal.RUNNING, Signal.WAITING))
 _REQUESTS = "|".join(names_of(Signal.FINISHED))
 _TOKENS = "|".join(names_of(Signal.OUTPUT_TOKENS))
-
-
-class ScaleTarget(NamedTuple):
-    """What has the replicas."""
-
-    api_version: str
-    kind: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +54,7 @@ def without_replicas(one: ServiceComponent, service: Mapping[str, Any], elsewher
 
 def scaled(
     one: ServiceComponent,
-    workload: ScaleTarget,
+    workload: TargetRef,
     metadata: Body,
     service: Mapping[str, Any],
     elsewhere: bool,
@@ -96,7 +88,7 @@ def scaled(
     return Scaling(horizontal(version, workload, metadata, one, metric or "cpu"))
 
 
-def horizontal(version: str, workload: ScaleTarget, metadata: Body, one: ServiceComponent, metric: str) -> Body:
+def horizontal(version: str, workload: TargetRef, metadata: Body, one: ServiceComponent, metric: str) -> Body:
     """The HorizontalPodAutoscaler of a component."""
     least = max(one.least, 1)
     target = _utilization(one) or max(one.spec.get("scaleTarget") or 0, 0) or _UTILIZATION_DEFAULT
@@ -130,7 +122,7 @@ def _keda_config(one: ServiceComponent, service: Mapping[str, Any]) -> Body:
 
 def _scaled_object(
     one: ServiceComponent,
-    workload: ScaleTarget,
+    workload: TargetRef,
     metadata: Body,
     service: Mapping[str, Any],
     keda: KedaSettings,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from modelyard.workloads import metadata, names
 from modelyard.workloads.components import KNATIVE, RAY_CLUSTER, ServiceComponent
+from modelyard.workloads.groups import PodGroup
 from modelyard.workloads.pods import PORT, PodDraft, isolated, template, with_env
 from modelyard.workloads.settings import ProberSettings, RdmaProfile
 from modelyard.workloads.values import Body, Refusal
@@ -59,41 +60,27 @@ def knative(
     }
 
 
-def ray_clusters(
-    component: str,
-    namespace: str,
-    replicas: int,
-    pods: Sequence[PodDraft],
-    workers: int,
-    labels: Mapping[str, str],
-    annotations: Mapping[str, str],
-    pod_annotations: Mapping[str, str],
-    worker_marks: tuple[Mapping[str, str], Mapping[str, str]],
-    prober: ProberSettings,
-) -> list[Body]:
-    """A RayCluster for each replica: its head is the first of the ``pods``, its workers are like the second. With an
-    image for it, each has a prober, which is ready when the engine on the cluster is.
-
-    ``worker_marks`` are labels and annotations of the workers' pods."""
-    head = _stopping(pods[0])
+def ray_clusters(group: PodGroup, replicas: int, prober: ProberSettings) -> list[Body]:
+    """A RayCluster for each replica, with the leader as its head. With an image for it, each has a prober, which is
+    ready when the engine on the cluster is."""
+    head = _stopping(group.leader)
     result: list[Body] = []
     for number in range(replicas):
-        name = names.group_member(component, number)
-        spec: Body = {"headGroupSpec": {"rayStartParams": {}, "template": template(head, labels, pod_annotations)}}
-        if workers:
-            group = {"groupName": "wg", "replicas": workers, "minReplicas": workers, "maxReplicas": workers}
-            made = template(_stopping(pods[1]), *worker_marks)
-            spec["workerGroupSpecs"] = [{**group, "rayStartParams": {}, "template": made}]
-        about = metadata.of(name, namespace, labels, annotations)
+        name = names.group_member(group.component, number)
+        made = template(head, group.labels, group.pod_annotations)
+        spec: Body = {"headGroupSpec": {"rayStartParams": {}, "template": made}}
+        if group.worker is not None:
+            workers = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), group.workers)
+            made = template(_stopping(group.worker), group.worker_labels, group.worker_annotations)
+            spec["workerGroupSpecs"] = [{"groupName": "wg", **workers, "rayStartParams": {}, "template": made}]
+        about = group.metadata(name)
         result.append({"apiVersion": RAY_CLUSTER[0], "kind": RAY_CLUSTER[1], "metadata": about, "spec": spec})
         if prober.image:
-            result.append(_prober(name, namespace, labels, prober))
+            result.append(_prober(name, group.namespace, group.labels, prober))
     return result
 
 
 def _stopping(pod: PodDraft) -> PodDraft:
-    """The pod, which tells its Ray that it ends."""
-
     def change(container: Body) -> Body:
         hook = {"exec": {"command": ["/bin/sh", "-c", "ray stop"]}}
         return {**container, "lifecycle": {"preStop": hook, **(container.get("lifecycle") or {})}}

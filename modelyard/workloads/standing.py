@@ -217,6 +217,7 @@ def _ray_cluster(body: Body) -> _Workload:
 def _of(body: Body, least: int) -> _Workload:
     status, spec = body.get("status") or {}, body.get("spec") or {}
     conditions = {one.get("type"): one for one in status.get("conditions") or ()}
+    observed = _count(status.get("observedGeneration")) >= _count(body["metadata"].get("generation"))
     if is_knative(body):
         held = (conditions.get("Ready") or {}).get("status") == "True"
         created, ready = status.get("latestCreatedRevisionName"), status.get("latestReadyRevisionName")
@@ -224,10 +225,8 @@ def _of(body: Body, least: int) -> _Workload:
         if bad.get("status") == "False":
             reason, message = str(bad.get("reason") or "RevisionFailed"), str(bad.get("message") or "")
             failure = Trouble(reason, message, "FailedToLoad", final=True)
-        observed = _count(status.get("observedGeneration")) >= _count(body["metadata"].get("generation"))
         return _Workload(held, held and observed and created == ready, 1, str(created or ""), failure)
     replicas = _count(spec.get("replicas"), 1)
-    observed = _count(status.get("observedGeneration")) >= _count(body["metadata"].get("generation"))
     updated, total = _count(status.get("updatedReplicas")), _count(status.get("replicas"))
     need = max(min(least, replicas), 1)
     if body["kind"] == "Deployment":

@@ -23,7 +23,6 @@ from modelyard.workloads.resolution import ACCEPT
 from modelyard.workloads.returning import GOOD, RETURNED, SINCE
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.route_conditions import COMPONENT_CONDITIONS, predictor_condition, roll_up, route_conditions
-from modelyard.workloads.standing import ComponentStanding
 from modelyard.workloads.values import Rendered
 from modelyard.workloads.weight_status import WEIGHTS_READY, weights_ready
 
@@ -74,7 +73,10 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
     if isinstance(result, Rendered) and result.virtual:
         message = "InferenceService is in VirtualDeployment mode"
         return {READY: Condition(READY, "True", VIRTUAL, message)}
-    found = [_component(one) for one in here.states.values()]
+    found = [
+        Condition(f"{one.kind.capitalize()}Ready", str(one.ready), one.reason, cut(one.message, _MOST))
+        for one in here.states.values()
+    ]
     latest = as_asked(here, doing)
     failing = next((one for one in found if one.status != "True"), None)
     if here.routed:
@@ -101,10 +103,6 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
     if (weights_state := weights_ready(here, latest)) is not None:
         wanted[weights_state.type] = weights_state
     return wanted
-
-
-def _component(one: ComponentStanding) -> Condition:
-    return Condition(f"{one.kind.capitalize()}Ready", str(one.ready), one.reason, cut(one.message, _MOST))
 
 
 def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
@@ -151,7 +149,6 @@ def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
 
 
 def _deprecations(here: Standing) -> list[tuple[str, str]]:
-    """Return a reason and a text for each deprecated model and weight that a service is made from."""
     model, weights = here.resolved.model, here.resolved.weights
     each = [("BaseModelDeprecated", "model", model)] if model is not None else []
     each += [("FineTunedWeightsDeprecated", "fine-tuned weights", weight) for weight in weights]
@@ -163,7 +160,6 @@ def _deprecations(here: Standing) -> list[tuple[str, str]]:
 
 
 def _taken(here: Standing) -> str:
-    """Return why the router sends a routed service no requests; empty if it does."""
     behind = isinstance(here.result, Rendered) and weights(here.result.children)
     return taken(here.there.values(), here.service.subject.uid) if behind else ""
 
@@ -184,7 +180,6 @@ def slim(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _news(here: Standing, wanted: Mapping[str, Condition], stored: Mapping[str, tuple[str, str]]) -> list[Notice]:
-    """What is worth an Event: whether it answers, and what keeps it from what was asked for."""
     found, ready = [], wanted[READY]
     if stored.get(READY, ("", ""))[0] != ready.status and (READY in stored or ready.status == "True"):
         up = ready.status == "True"

@@ -120,7 +120,6 @@ class ChildObject:
 class Retired:
     """An object of an older form, to be deleted when the components in ``after`` are ready, and only if it is owned."""
 
-    api_version: str
     kind: str
     name: str
     after: tuple[str, ...]
@@ -222,8 +221,7 @@ def unreadable(error: Exception) -> Refused:
 
 def refused(field: str, problem: str, remedy: str) -> Refused:
     """The spec is not valid."""
-    field, problem, remedy = (cut(printable(text), 500) for text in (field, problem, remedy))
-    return Refused("InvalidSpec", field, problem, remedy)
+    return Refusal("InvalidSpec", field, problem, remedy).refused
 
 
 def canonical(body: Mapping[str, Any]) -> str:

@@ -6,8 +6,8 @@ for a service that is refused and keeps what runs, and for one whose update was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from modelyard.objects import Condition
 from modelyard.objects.documents import cut, few
@@ -39,7 +39,9 @@ def weights_ready(standing: Standing, latest: Condition) -> Condition | None:
     serving: Sequence[str] = ()
     if holding and all(state.ready and state.rolled_out for state in holding):
         merged = any(offer.served.merged for offer in standing.resolved.weights)
-        serving = _serving(named, merged, list(_workloads(standing)), current)
+        own = (one for one in standing.there.values() if one.owner == standing.service.subject.uid and is_workload(one))
+        bodies = [one.body for one in own if one.component != names.ROUTER and not is_canary(one.body)]
+        serving = _serving(named, merged, bodies, current)
     missing = {name: _reason(name, place, problem, notes, latest) for place, name in enumerate(named)}
     missing = {name: why for name, why in missing.items() if name not in serving}
     served = f"served: {', '.join(few(serving, _NAMED))}" if serving else ""
@@ -56,7 +58,6 @@ def weights_ready(standing: Standing, latest: Condition) -> Condition | None:
 def _reason(
     name: str, place: int, problem: Refused | None, notes: Iterable[Note], latest: Condition
 ) -> tuple[str, str]:
-    """Return why weights are not served, as reason and text."""
     each = problem.each() if problem is not None else ()
     own = [refused for refused in each if refused.field.endswith(f"fineTunedWeights[{place}]")]
     if own:
@@ -67,14 +68,6 @@ def _reason(
     if latest.status == "True" and latest.reason != "ChangesHeld":
         return "NotLoaded", "the engine's command line does not load them"
     return latest.reason, latest.message
-
-
-def _workloads(standing: Standing) -> Iterator[Body]:
-    """Yield the workloads of a service that hold its model, but canaries."""
-    for child in standing.there.values():
-        own = child.owner == standing.service.subject.uid and child.component != names.ROUTER
-        if own and is_workload(child) and not is_canary(child.body):
-            yield child.body
 
 
 def _serving(named: Sequence[str], merged: bool, workloads: Sequence[Body], current: bool) -> list[str]:
@@ -96,17 +89,12 @@ def _loaded(body: Body, first: Sequence[str]) -> Iterator[str]:
         for container in template.get("containers") or ():
             yield from loaded(container)
             # The variable itself is ours, and says nothing.
-            own = [variable for variable in container.get("env") or () if not _is_ours(variable)]
+            own = [one for one in container.get("env") or () if not str(one.get("value") or "").startswith("/opt/ml/")]
             if loads_itself({**container, "env": own}):
                 yield from first
 
 
-def _is_ours(variable: Mapping[str, Any]) -> bool:
-    return str(variable.get("value") or "").startswith("/opt/ml/")
-
-
 def _templates(body: Body) -> Iterator[Body]:
-    """Yield the specs of all pods of a workload, of whichever kind."""
     spec = body.get("spec") or {}
     groups = spec.get("leaderWorkerTemplate") or {}
     parts = (spec, spec.get("headGroupSpec") or {}, *(spec.get("workerGroupSpecs") or ()))

@@ -247,10 +247,8 @@ def _child(kind: ResourceType, labels: OwnLabels) -> Want[StoredChild]:
         component = texts(metadata.get("labels")).get(labels.component, "")
         return StoredChild(kind, body, owner.uid if owner is not None else "", component)
 
-    def owner(one: StoredChild) -> tuple[str, ...]:
-        return (one.owner,) if one.owner else ()
-
-    return Want(kind, parse, label_selector=labels.service, indexes={"owner": owner}, use="services")
+    by_owner = {"owner": lambda one: (one.owner,) if one.owner else ()}
+    return Want(kind, parse, label_selector=labels.service, indexes=by_owner, use="services")
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,10 +320,6 @@ def pod(obj: Object, own: OwnLabels = OF_SERVICE) -> ServicePod:
     )
 
 
-def _of_service(one: ServicePod) -> tuple[tuple[str, str], ...]:
-    return ((one.key.namespace, one.service),)
-
-
 class Scaled(NamedTuple):
     """The workloads, by name, that a VariantAutoscaling or a binding scales; a variant that names none that of its
     own name."""
@@ -372,9 +366,9 @@ def classes_wanted(served: frozenset[ServedKind]) -> tuple[Want[AcceleratorClass
 def wanted(kinds: Iterable[ResourceType], labels: OwnLabels, there: frozenset[ServedKind]) -> tuple[Want[Any], ...]:
     """What is made for services (objects of these ``kinds``), their pods, and of the server's kinds who else scales."""
     others = [one for one in (VARIANTS, BINDINGS) if ServedKind(one.api_version, one.kind) in there]
-    pods = partial(pod, own=labels)
+    pods, by_service = partial(pod, own=labels), {"service": lambda one: ((one.key.namespace, one.service),)}
     return (
         *(_child(kind, labels) for kind in kinds),
-        Want(PODS, pods, label_selector=labels.service, cached=True, indexes={"service": _of_service}, use="services"),
+        Want(PODS, pods, label_selector=labels.service, cached=True, indexes=by_service, use="services"),
         *map(_scaled, others),
     )

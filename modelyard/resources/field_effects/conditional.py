@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from modelyard.objects.documents import mapping
 from modelyard.resources.networking import MOST_RETRIES
 from modelyard.resources.ome.older_form import REPLACED, ignored_fields
 from modelyard.resources.registry import DISAGGREGATED, ENDPOINT_VARIABLES, LITERAL_VARIABLES
@@ -29,11 +30,7 @@ def unused_fields(kind: str, obj: Mapping[str, Any]) -> Unused:
     """Iterate over the fields of an object that have no effect for want, or because, of another field."""
     rule, spec = _RULES.get(kind), obj.get("spec")
     if rule is not None and isinstance(spec, Mapping):
-        yield from rule(spec, _map(_map(obj.get("metadata")).get("annotations")))
-
-
-def _map(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+        yield from rule(spec, mapping(mapping(obj.get("metadata")).get("annotations")))
 
 
 def _list(value: object) -> Sequence[Any]:
@@ -45,16 +42,16 @@ def _of_variant(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
     for name, instead in _OF_PROFILES.items():
         if not profile and spec.get(name) is not None:
             yield f"spec.{name}", f"used together with variantProfile only{instead}"
-    parameters = _map(_map(profile).get("perfParms"))
+    parameters = mapping(mapping(profile).get("perfParms"))
     for field, names in _PARAMETERS.items():
-        for name in _map(parameters.get(field)):
+        for name in mapping(parameters.get(field)):
             if name not in names:
                 text = f"no parameter of the line, which has {' and '.join(names)}"
                 yield f"spec.variantProfile.perfParms.{field}.{name}", text
 
 
 def _of_binding(spec: Mapping[str, Any], annotations: Mapping[str, Any]) -> Unused:
-    rate = _map(spec.get("optimizerConfiguration")).get("costExpansionRatePercent")
+    rate = mapping(spec.get("optimizerConfiguration")).get("costExpansionRatePercent")
     if annotations.get("modelyard.dev/optimizer") == "exact" and rate not in (None, _DEFAULT_EXPANSION):
         text = "the annotation modelyard.dev/optimizer: exact makes no batches"
         yield "spec.optimizerConfiguration.costExpansionRatePercent", text
@@ -72,14 +69,14 @@ def _of_runtime(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
 
 
 def _of_server(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
-    groups = _map(_map(spec.get("workloadSelector")).get("pdGroup"))
+    groups = mapping(mapping(spec.get("workloadSelector")).get("pdGroup"))
     if spec.get("kvConnector") is not None and not groups:
         yield "spec.kvConnector", "used together with workloadSelector.pdGroup only"
-    prefill, decode = _map(groups.get("prefillLabels")), _map(groups.get("decodeLabels"))
+    prefill, decode = mapping(groups.get("prefillLabels")), mapping(groups.get("decodeLabels"))
     if decode and all(prefill.get(name) == value for name, value in decode.items()):
         path = "spec.workloadSelector.pdGroup.prefillLabels"
         yield path, "every pod that carries them carries decodeLabels too, and counts as a decode pod"
-    attempts = _map(_map(spec.get("trafficPolicy")).get("retry")).get("attempts")
+    attempts = mapping(mapping(spec.get("trafficPolicy")).get("retry")).get("attempts")
     if isinstance(attempts, int) and attempts > MOST_RETRIES:
         yield "spec.trafficPolicy.retry.attempts", f"a request is retried {MOST_RETRIES} times at most"
 
@@ -88,12 +85,12 @@ def _of_backend(backend: Mapping[str, Any], path: str) -> Unused:
     names = {*LITERAL_VARIABLES}
     if str(backend.get("cacheURI")).startswith("hostpath://"):
         names.update(ENDPOINT_VARIABLES.get(str(backend.get("modelURI")).partition("://")[0], ()))
-    for number, variable in enumerate(map(_map, _list(backend.get("env")))):
+    for number, variable in enumerate(map(mapping, _list(backend.get("env")))):
         name = variable.get("name")
         if isinstance(name, str) and name in names and variable.get("valueFrom") is not None:
             yield f"{path}.env[{number}].valueFrom", f"{name} takes effect with a value that is written out"
     if str(backend.get("type")) in DISAGGREGATED:
-        for number, worker in enumerate(map(_map, _list(backend.get("workers")))):
+        for number, worker in enumerate(map(mapping, _list(backend.get("workers")))):
             pods = worker.get("pods")
             if isinstance(pods, int) and pods > 1:
                 yield f"{path}.workers[{number}].pods", "every instance of a disaggregated backend's role is one pod"
@@ -102,8 +99,8 @@ def _of_backend(backend: Mapping[str, Any], path: str) -> Unused:
 def _of_model(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
     backends = spec.get("backends")
     for number, backend in enumerate(_list(backends)):
-        yield from _of_backend(_map(backend), f"spec.backends[{number}]")
-    model = _map(_map(spec.get("modelMatch")).get("body")).get("model")
+        yield from _of_backend(mapping(backend), f"spec.backends[{number}]")
+    model = mapping(mapping(spec.get("modelMatch")).get("body")).get("model")
     if model is not None and isinstance(backends, list) and len(backends) > 1:
         yield (
             "spec.modelMatch.body.model",

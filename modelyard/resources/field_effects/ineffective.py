@@ -93,7 +93,6 @@ def _repeats(node: FieldNode, suffix: str) -> bool:
 
 
 def _reason(node: FieldNode, name: str | None, effects: Mapping[str, FieldEffect], *, suggest: bool) -> str:
-    """Return why a field, or an unknown one of this name inside it, has no effect."""
     if name is None:
         return effects[node.path].text.removesuffix(".")
     if name in node.newer:

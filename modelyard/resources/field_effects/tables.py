@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -54,7 +53,6 @@ class FieldNode:
 
     path: str
     info: FieldInfo
-    model: type[BaseModel] | None
     fields: Mapping[str, FieldNode] | None
     is_open: bool = False
     newer: Mapping[str, str] = field(default_factory=dict)
@@ -67,8 +65,6 @@ class FieldNode:
 
 
 class _Table(BaseModel):
-    """A file of effects."""
-
     model_config = ConfigDict(extra="forbid")
 
     include: dict[str, str | list[str]] = Field(default_factory=dict)
@@ -78,7 +74,6 @@ class _Table(BaseModel):
     none: dict[str, str] = Field(default_factory=dict)
 
     def own(self) -> Iterator[tuple[str, FieldEffect]]:
-        """Iterate over the entries of this file; raises ``ValueError`` for a field that it lists twice."""
         listed: set[str] = set()
         for effect in Effect:
             for path, text in getattr(self, effect.value).items():
@@ -90,14 +85,10 @@ class _Table(BaseModel):
                 yield path, FieldEffect(effect, " ".join(text.split()))
 
 
-def _folder() -> Traversable:
-    return files("modelyard.resources.field_effects")
-
-
 @cache
 def _file(name: str) -> Mapping[str, FieldEffect]:
-    """Return the entries of a file, with those that it includes."""
-    table = _Table.model_validate(tomllib.loads(_folder().joinpath(f"{name}.toml").read_text("utf-8")))
+    file = files("modelyard.resources.field_effects").joinpath(f"{name}.toml")
+    table = _Table.model_validate(tomllib.loads(file.read_text("utf-8")))
     entries: dict[str, FieldEffect] = {}
     for path, included in table.include.items():
         for part in [included] if isinstance(included, str) else included:
@@ -118,20 +109,20 @@ def field_effects(kind: str) -> Mapping[str, FieldEffect]:
 def field_tree(kind: type[Resource]) -> FieldNode:
     """Return the fields of a kind, derived from its model, below a root whose path is empty."""
     fields = {name: _node(name, info) for name, info in kind.model_fields.items() if name in ("spec", "status")}
-    return FieldNode("", FieldInfo(annotation=kind), kind, fields)
+    return FieldNode("", FieldInfo(annotation=kind), fields)
 
 
 def _node(path: str, info: FieldInfo) -> FieldNode:
     model, suffix = _model_in(info.annotation)
     if model is None or model in ATOMIC:
-        return FieldNode(path, info, model, None)
+        return FieldNode(path, info, None)
     inside = f"{path}{suffix}."
     fields = {
         inner.alias or name: _node(f"{inside}{inner.alias or name}", inner)
         for name, inner in model.model_fields.items()
     }
     is_open = model.model_config.get("extra") == "allow"
-    return FieldNode(path, info, model, fields, is_open, getattr(model, "newer", {}))
+    return FieldNode(path, info, fields, is_open, getattr(model, "newer", {}))
 
 
 def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:

@@ -83,14 +83,6 @@ class PodOverride(Part):
     volumes: RawList | None = optional("Volumes that the container can mount.")
 
 
-def _scenarios_fit(spec: BenchmarkJobSpec) -> bool:
-    return all(scenario.startswith(SCENARIOS_OF_TASK[spec.task]) for scenario in spec.traffic_scenarios or ())
-
-
-def _temperature_is_number(spec: BenchmarkJobSpec) -> bool:
-    return _NUMBER.fullmatch((spec.additional_request_params or {}).get("temperature", "0")) is not None
-
-
 class BenchmarkJobSpec(Part):
     """What to test, with which load, and where the results go."""
 
@@ -98,7 +90,7 @@ class BenchmarkJobSpec(Part):
         Rule(
             "a traffic scenario does not fit the task",
             "text-to-text takes N, U and D; text-to-embeddings takes E; image-to-text and image-to-embeddings take I",
-            _scenarios_fit,
+            lambda s: all(text.startswith(SCENARIOS_OF_TASK[s.task]) for text in s.traffic_scenarios or ()),
             "!has(self.trafficScenarios) || self.trafficScenarios.all(s,"
             " self.task == 'text-to-text' ? !(s.startsWith('E') || s.startsWith('I'))"
             " : self.task == 'text-to-embeddings' ? s.startsWith('E') : s.startsWith('I'))",
@@ -107,7 +99,7 @@ class BenchmarkJobSpec(Part):
         Rule(
             "temperature is not a number",
             'write it as text, such as "0.7"',
-            _temperature_is_number,
+            lambda s: bool(_NUMBER.fullmatch((s.additional_request_params or {}).get("temperature", "0"))),
             "!has(self.additionalRequestParams) || !('temperature' in self.additionalRequestParams)"
             " || self.additionalRequestParams['temperature'].matches('^-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?$')",
             "additionalRequestParams.temperature",

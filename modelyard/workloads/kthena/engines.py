@@ -44,8 +44,7 @@ class ServingEngine:
 
 
 def _busy(engine: str) -> tuple[str, ...]:
-    families = ENGINES[engine].of
-    return tuple(families[signal].names[0] for signal in (Signal.RUNNING, Signal.WAITING))
+    return tuple(ENGINES[engine].of[signal].names[0] for signal in (Signal.RUNNING, Signal.WAITING))
 
 
 VLLM: Final = ServingEngine(

@@ -84,7 +84,6 @@ def files(setup: Setup) -> BackendFiles:
 
 
 def _weights(setup: Setup) -> BackendFiles:
-    """Return the files of a backend's model."""
     backend, path = setup.backend, setup.path
     cache, home = backend.cache_uri or "", ""
     if cache:
@@ -108,7 +107,6 @@ def _weights(setup: Setup) -> BackendFiles:
 
 
 def _in_claim(setup: Setup, cache: str, cached: str, home: str) -> BackendFiles:
-    """A model that is in a claim: mounted, or copied where another claim is to hold it."""
     where = f"{setup.path}.modelURI"
     claim, inner = _claim(setup.backend.model_uri, where)
     if cache.startswith("hostpath://"):
@@ -150,7 +148,6 @@ def _adapters(setup: Setup, found: BackendFiles) -> None:
 
 
 def _adapter(setup: Setup, backend_files: BackendFiles, place: int, adapter: LoraAdapter, where: str) -> None:
-    """Add an adapter to the files."""
     if adapter.artifact_url.startswith("pvc://"):
         backend_files.adapters.append(_mounted(setup, backend_files, adapter, where))
         return
@@ -164,7 +161,6 @@ def _adapter(setup: Setup, backend_files: BackendFiles, place: int, adapter: Lor
 
 
 def _mounted(setup: Setup, found: BackendFiles, one: LoraAdapter, where: str) -> AdapterFiles:
-    """An adapter in a claim."""
     claim, inner = _claim(one.artifact_url, where)
     if setup.live_adapters:
         remedy = f"use hf:// or s3://, or set {LIVE_ADAPTERS} to false: then adapters come with a restart"
@@ -184,7 +180,6 @@ def _place(cache: str, where: str) -> str:
 
 
 def _claim(uri: str, where: str, *, bare: bool = False) -> tuple[str, str]:
-    """The claim of a ``pvc://`` and the path in it."""
     parts = [part for part in uri.removeprefix("pvc://").split("/") if part]
     if not parts or not _CLAIM.match(parts[0]) or any(part in (".", "..") for part in parts):
         raise Refusal("InvalidSpec", where, "names no claim of this namespace", "write pvc://CLAIM/PATH, without '..'")
@@ -207,9 +202,8 @@ def _volume(setup: Setup, source: Mapping[str, Any]) -> Body:
 
 
 def _fetching(setup: Setup, name: str, uri: str, where: str, path: str, mount: Body) -> Body:
-    """The init container that fetches ``uri`` to ``path``, or finds that it is there."""
     _source(uri, where)
-    if uri.startswith("hf://") and "@" not in uri and _has(setup, "HF_REVISION"):
+    if uri.startswith("hf://") and "@" not in uri and any(one["name"] == "HF_REVISION" for one in setup.environment):
         uri += "@$(HF_REVISION)"
     key = f"model.{posixpath.basename(path)}"
     arguments = ["--uri", uri, "--root", mount["mountPath"], "--path", path, "--model", key]
@@ -247,15 +241,8 @@ def beside(setup: Setup, name: str, command: list[str], arguments: list[str], mo
     return {**_init(setup, name, mounts), "command": command, "args": arguments, "resources": light}
 
 
-def _has(setup: Setup, name: str) -> bool:
-    return any(one["name"] == name for one in setup.environment)
-
-
 def _deliver(setup: Setup, found: BackendFiles, home: str) -> None:
-    """A BaseModel that brings the files to the nodes, and what makes pods go where they are.
-
-    On the node they are where the namespace may have files: of the folder of all models that is its own part.
-    """
+    """On the node the files are where the namespace may have any: of the folder of all models in its own part."""
     uri, where, namespace, delivery = (
         setup.backend.model_uri,
         setup.path,
@@ -288,7 +275,6 @@ def _deliver(setup: Setup, found: BackendFiles, home: str) -> None:
 
 
 def _credentials(setup: Setup, uri: str) -> Body:
-    """The backend's credentials and endpoint, as a BaseModel's storage has them."""
     kind, parameters, secrets = uri.partition("://")[0], dict[str, str](), dict[str, str]()
     where = f"{setup.path}.env"
     for one in setup.environment:

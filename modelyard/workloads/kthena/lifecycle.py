@@ -100,8 +100,7 @@ class ModelRollOut(RollOut):
         assert isinstance(service.resource, Model)
         workloads = [one.body for one in self._owned(service, world) if is_workload(one)]
         replicas = {one["metadata"]["name"]: one["spec"].get("replicas", 1) for one in workloads}
-        existing = Existing(replicas, self._scaled(service, world))
-        return rendered(service.resource, abilities, existing=existing)
+        return rendered(service.resource, abilities, existing=Existing(replicas, self._scaled(service, world)))
 
     def tell(self, here: Standing, doing: Sequence[str], now: float) -> Plan:
         """Kthena's conditions, and the replicas of each backend."""

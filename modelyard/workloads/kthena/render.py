@@ -91,7 +91,8 @@ def _render(model: Model, abilities: Abilities, settings: ModelSettings, existin
         for body in backend_files.objects:
             add(body, name)
         if setup.live_adapters:
-            add(_adapters(setup, backend_files), name)
+            about, data = setup.metadata(adapter_list_name(setup)), {LIST_FILE: adapter_list(backend_files.adapters)}
+            add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data}, name)
         with problems.collect():
             for body in workloads(setup, backend_files):
                 add(body, name)
@@ -117,15 +118,6 @@ def _stamped(body: Body) -> Body:
     return result
 
 
-def _adapters(setup: Setup, found: BackendFiles) -> Body:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": setup.metadata(adapter_list_name(setup)),
-        "data": {LIST_FILE: adapter_list(found.adapters)},
-    }
-
-
 def _distinct(setups: list[Setup]) -> None:
     """Two backends whose workloads would have one name; the hash in a shortened name makes that all but impossible."""
     seen: dict[str, str] = {}
@@ -137,7 +129,6 @@ def _distinct(setups: list[Setup]) -> None:
 
 
 def _notes(setup: Setup, found: BackendFiles) -> list[Note]:
-    """What is not as it was asked for."""
     backend = setup.backend
     notes = []
     if setup.engine is engines.MINDIE:

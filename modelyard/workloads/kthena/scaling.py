@@ -69,7 +69,6 @@ def _text(grace: Duration | None) -> str:
 
 
 def _of_backend(setup: Setup, policy: AutoscalingPolicySpec) -> list[Body]:
-    """Return the policy of a backend and its bindings."""
     model, backend = setup.model, setup.backend
     spec = _policy(policy, [setup], f"{setup.path}.autoscalingPolicy")
     name = fitting(f"{model.name}-{backend.name}")
@@ -92,7 +91,6 @@ def _scaled(setup: Setup) -> list[tuple[str, ModelWorker, str]]:
 
 
 def _ratio(setup: Setup, base: str) -> str:
-    """What the binding of prefill says of that of decode."""
     replicas = {one.type: one.replicas or 1 for one in setup.backend.workers}
     span = str(_annotations(setup.model).get(ROLE_RATIO) or f"{replicas['prefill']}/{replicas['decode']}")
     if not _SPAN.fullmatch(span):
@@ -172,7 +170,6 @@ def _stable(policy: AutoscalingPolicyStablePolicy | None, window: Duration) -> A
 
 
 def _own_name(name: str, setups: Sequence[Setup], path: str) -> str:
-    """A unified name as the engines themselves call the metric."""
     if not name.startswith(UNIFIED):
         return name
     if any(setup.engine is MINDIE for setup in setups):

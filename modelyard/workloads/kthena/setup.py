@@ -345,7 +345,9 @@ def _check_groups(setup: Setup) -> None:
             f"instances of {setup.pods} pods cannot be scaled here, for the cluster has no {LWS}",
             "install LeaderWorkerSet, or remove the autoscalingPolicy and give minReplicas and maxReplicas one value",
         )
-    if setup.grouped and (made := backend.min_replicas * setup.pods * _instances(setup)) > MOST_OBJECTS:
+    # Roles that run apart are replicas of one instance.
+    instances = 1 if setup.disaggregated else backend.workers[0].replicas or 1
+    if setup.grouped and (made := backend.min_replicas * setup.pods * instances) > MOST_OBJECTS:
         raise Refusal(
             "TooManyGroups",
             f"{path}.minReplicas",
@@ -366,8 +368,3 @@ def _check_adapters(setup: Setup) -> None:
     if backend.lora_adapters and not setup.engine.lora_flag:
         remedy = "remove loraAdapters, or use the type vLLM or SGLang"
         raise Refusal("InvalidSpec", f"{path}.loraAdapters", f"{backend.type} takes no adapters here", remedy)
-
-
-def _instances(setup: Setup) -> int:
-    """Instances of a group that are objects of their own; roles that run apart are replicas of one."""
-    return 1 if setup.disaggregated else setup.backend.workers[0].replicas or 1

@@ -60,7 +60,6 @@ def _conditions(here: Standing, doing: Sequence[str]) -> tuple[Condition, Condit
 
 
 def _news(active: Condition, failed: Condition, stored: Mapping[str, tuple[str, str]]) -> Iterator[Notice]:
-    """What is worth an Event: whether it answers, and what keeps it from what was asked for."""
     for condition, good in ((active, "True"), (failed, "False")):
         if stored.get(condition.type, ("False", ""))[0] != condition.status:
             kind = "Normal" if condition.status == good else "Warning"
@@ -68,7 +67,6 @@ def _news(active: Condition, failed: Condition, stored: Mapping[str, tuple[str, 
 
 
 def _backends(here: Standing) -> list[dict[str, Any]]:
-    """Return the ready replicas of each backend, and all there are."""
     resource = here.service.resource
     backends = {backend.name: backend for backend in resource.spec.backends} if isinstance(resource, Model) else {}
     statuses = []
@@ -81,11 +79,7 @@ def _backends(here: Standing) -> list[dict[str, Any]]:
 
 
 def _replicas(workloads: Iterable[Body], backend: ModelBackend | None) -> tuple[int, int]:
-    """Return the backend's replicas that are ready, and those there are.
-
-    A replica takes as many pods of each role as the role's worker has replicas. Roles that run apart are counted group
-    by group, because a prefill and a decode pod of different groups are never paired.
-    """
+    """Ready, and all. Roles that run apart are counted by group: pods of different groups are never paired."""
     sizes = {role_of(worker): worker.replicas or 1 for worker in backend.workers} if backend is not None else {}
     groups: defaultdict[str, list[tuple[str, _Counts]]] = defaultdict(list)
     for body in workloads:
@@ -102,10 +96,7 @@ def _replicas(workloads: Iterable[Body], backend: ModelBackend | None) -> tuple[
 
 
 def _complete(parts: Sequence[tuple[str, _Counts]], sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Return the replicas that the roles of a group make up: as many as the scarcest of those that scale allows.
-
-    The other roles, such as a coordinator, serve all replicas of the group.
-    """
+    """As many as the scarcest role that scales allows; the others, such as a coordinator, serve all of the group."""
     scaled = [(counts, sizes.get(role, 1)) for role, counts in parts if role in SCALED_ROLES]
     if not scaled or not all(counts.ready >= counts.wanted for role, counts in parts if role not in SCALED_ROLES):
         ready = 0

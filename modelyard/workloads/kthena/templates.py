@@ -171,10 +171,8 @@ def _options(setup: Setup, files: BackendFiles, worker: ModelWorker) -> dict[str
 
 
 def _tensor_parallel(setup: Setup, worker: ModelWorker) -> int:
-    """Return the tensor-parallel ranks that use all accelerators of an instance; 0 where the engine's default is right.
-
-    Engines use one accelerator by default, and SGLang does not start with more data-parallel ranks for attention than
-    tensor-parallel ones. Ranks that the user sets take precedence.
+    """0 where the engine's default is right, or the user sets ranks. Engines use one accelerator by default, and SGLang
+    does not start with more data-parallel ranks for attention than tensor-parallel ones.
     """
     engine, given = setup.engine, setup.options[worker.type]
     devices = setup.accelerators(worker) * setup.pods
@@ -195,7 +193,6 @@ def _tensor_parallel(setup: Setup, worker: ModelWorker) -> int:
 def _command(
     setup: Setup, files: BackendFiles, worker: ModelWorker, image: str, entry: bool
 ) -> tuple[list[str], list[str]]:
-    """Command and arguments of the engine's container."""
     engine = setup.engine
     if engine is engines.MINDIE:
         return [], config.words(setup.options[worker.type])
@@ -213,7 +210,6 @@ def _command(
 
 
 def _adapters(setup: Setup, files: BackendFiles) -> Body:
-    """Beside the engine: fetches the adapters that are listed, and has the engine load and unload them."""
     arguments = ["--list", f"{ADAPTER_LIST}/{LIST_FILE}", "--root", files.writable["mountPath"]]
     arguments += ["--engine", f"http://127.0.0.1:{setup.port}"]
     mounts = [files.writable, {"name": "adapter-list", "mountPath": ADAPTER_LIST, "readOnly": True}]
@@ -221,7 +217,6 @@ def _adapters(setup: Setup, files: BackendFiles) -> Body:
 
 
 def _metrics(setup: Setup, relay: MetricsRelay) -> Body:
-    """Return the container that shows the engine's metrics at another port, without the backend's variables."""
     arguments = ["--engine", relay.engine, "--port", str(relay.port), "--path", setup.metrics_path]
     if setup.engine is not engines.MINDIE:
         arguments += ["--names", setup.engine.server]

@@ -95,10 +95,7 @@ def model_routes(model: Model) -> list[Body]:
 
 
 def _route(model: Model, number: int, asked: str, adapters: Mapping[str, Sequence[ModelBackend]]) -> Body:
-    """Return one of the routes of a Model: the first for the Model itself, all for some of its adapters.
-
-    ``adapters`` has the backends that serve each of them.
-    """
+    """The first route is for the Model itself, all are for some ``adapters`` and the backends that serve them."""
     backends, match = model.spec.backends, _match(model)
     wanted: list[tuple[str, Body, Sequence[ModelBackend]]] = []
     if not number or len(backends) == 1:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from modelyard.resources.registry import ModelWorker
+from modelyard.workloads.groups import headless_service, member_set
 from modelyard.workloads.kthena.files import BackendFiles
 from modelyard.workloads.kthena.setup import LWS, OF_GROUP, Setup, role_of
 from modelyard.workloads.kthena.templates import selecting, template
@@ -111,35 +112,21 @@ def _leader_worker_set(setup: Setup, files: BackendFiles, worker: ModelWorker) -
 
 
 def _scaled(setup: Setup, version: str, kind: str, worker: ModelWorker, name: str, spec: Body) -> Body:
-    """The workload, with its replicas where they are ours to say."""
     found = {"apiVersion": version, "kind": kind, "metadata": setup.metadata(name), "spec": spec}
     replicas = _replicas(setup, worker, name)
     return found if replicas is None else {**found, "spec": {"replicas": replicas, **spec}}
 
 
 def _group(setup: Setup, files: BackendFiles, worker: ModelWorker, number: int) -> list[Body]:
-    """One group without LeaderWorkerSet, as ``modelyard.workloads.groups`` makes it for services."""
     home, first = group_member(setup.name, number), group_member(setup.name, number, 0)
     address = f"{first}-0.{home}.{setup.model.namespace}"
     of_group = {f"{OF_GROUP}/name": label_value(setup.name), f"{OF_GROUP}/group-name": home}
-    headless: Body = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": setup.metadata(home),
-        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": of_group},
-    }
-    found = [headless]
+    found = [headless_service(setup.metadata(home), of_group)]
     for index in range(setup.pods):
         pods = template(setup, files, worker, home, entry=index == 0)
         labels = {**pods["metadata"]["labels"], WORKER_INDEX: str(index)}
         one = in_group(PodDraft(pods["spec"], "engine"), address, setup.pods, index)
-        spec = {
-            "replicas": 1,
-            "podManagementPolicy": "Parallel",
-            "serviceName": home,
-            "selector": {"matchLabels": {**selecting(labels), WORKER_INDEX: str(index)}},
-            "template": {"metadata": {"labels": labels}, "spec": one.spec},
-        }
-        metadata = setup.metadata(group_member(setup.name, number, index))
-        found.append({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec})
+        metadata, selector = setup.metadata(group_member(setup.name, number, index)), selecting(labels)
+        pod = {"metadata": {"labels": labels}, "spec": one.spec}
+        found.append(member_set(metadata, home, {**selector, WORKER_INDEX: str(index)}, pod))
     return found

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from modelyard.objects import Key
 from modelyard.router import authentication
 from modelyard.router.authentication import TokenAdmission
 from modelyard.routing import tokens
@@ -24,7 +23,6 @@ from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.seams import Principal
 
 NOW = 1_800_000_000.0
-ROUTE = Key("shop", "route")
 RSA, OTHER, SHORT = (rsa.generate_private_key(65537, size) for size in (2048, 2048, 1024))
 EC = ec.generate_private_key(ec.SECP256R1())
 ED = ed25519.Ed25519PrivateKey.generate()
@@ -213,7 +211,7 @@ async def test_models_by_claim_and_api_keys(issuer: Issuer, tmp_path: Path, monk
         assert [await who(admission, key) for key in ("key-of-bob", "key-of-ann", "")] == ["bob", 401, 401]
 
         def may(one: Principal) -> list[bool]:
-            return [admission.allows(one, ROUTE, model) is None for model in ("llama", "other")]
+            return [admission.allows(one, model) is None for model in ("llama", "other")]
 
         bob = await admission.authenticate({"authorization": "Bearer key-of-bob"})
         assert isinstance(bob, Principal)

@@ -81,7 +81,7 @@ async def test_replicas_give_no_more_than_one_budget(server: RedisServer, replic
     refused = next(one for one in found if isinstance(one, OverBudget))
     assert refused.kind == "input"
     assert refused.retry_after == pytest.approx((7 - 1000 % 7) * 2592, rel=0.01)
-    await three[0].refund(KEY, 7)
+    await three[0].settle(KEY, 7, 0, 0)
     assert isinstance(await three[1].admit(KEY, 7), Left)
     assert not three[0].away
 

@@ -58,7 +58,7 @@ CASES = [
 @pytest.mark.parametrize(("text", "value", "canonical"), CASES)
 def test_text_value_and_canonical_form(text: str, value: str, canonical: str) -> None:
     quantity = Quantity(text)
-    assert quantity.value == Decimal(value)
+    assert quantity == Decimal(value)
     assert str(quantity) == canonical
     assert re.search(PATTERN, text), "the CRD's pattern refuses what the parser takes"
 
@@ -106,7 +106,7 @@ NUMBERS = st.decimals(min_value=-(10**15), max_value=10**15, places=9, allow_nan
 def test_printing_loses_nothing(number: Decimal, format: Format) -> None:
     printed = str(Quantity(number, format))
     again = Quantity(printed)
-    assert again.value == number
+    assert again == number
     assert str(again) == printed
     assert "." not in printed
     assert re.search(PATTERN, printed)

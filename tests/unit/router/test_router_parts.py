@@ -42,7 +42,7 @@ async def test_workers_take_from_one_budget_and_a_limit_lifted_is_lifted_for_all
     for one in workers:
         one.configure(KEY, a_route(inputTokensPerUnit=10, outputTokensPerUnit=5))
     assert [isinstance(await one.admit(KEY, 4), OverBudget) for one in workers] == [False, False, True]
-    await workers[2].refund(KEY, 4)
+    await workers[2].settle(KEY, 4, 0, 0)
     assert not isinstance(await workers[2].admit(KEY, 4), OverBudget)
     await workers[0].settle(KEY, 4, 2, 50)
     refused = await workers[1].admit(KEY, 1)

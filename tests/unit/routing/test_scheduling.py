@@ -23,8 +23,6 @@ from modelyard.routing.schedule import (
     PrefixCaches,
     RoutedPod,
     average,
-    block_hash,
-    leading_blocks,
     least_latency,
     least_request,
     pair,
@@ -42,7 +40,7 @@ def a_replica(name: str, outstanding: int = 0, group: str = "", models: str = ""
 
 
 def names(found: list[Any]) -> list[str]:
-    return [one.replica.key.name for one in found]
+    return [one.pod.key.name for one in found]
 
 
 def test_the_shipped_set() -> None:
@@ -65,7 +63,7 @@ def test_requests_under_way_that_the_engine_does_not_run_count_as_waiting() -> N
     pods = [a_replica("x", 5), a_replica("y", 5, running=0), a_replica("z", 0)]
     only = Plugins(scores=(("least-request", 1.0),))
     found = rank(pods, Context(), only, PrefixCache(), 0.0, Random(0))
-    assert {one.replica.key.name: one.points["least-request"] for one in found} == {"x": 99, "y": 0, "z": 100}
+    assert {one.pod.key.name: one.points["least-request"] for one in found} == {"x": 99, "y": 0, "z": 100}
     assert least_request([0.0, 1010, 505]) == [100, 0, 50]
     assert least_request([0.0, 0.0]) == [100, 100]
 
@@ -117,24 +115,6 @@ def test_a_cache_knows_its_size_and_its_owners(told: list[tuple[str, list[int], 
             assert cache.matches([one], held.keys(), 5).keys() == {pod for pod in held if one in held[pod]}
 
 
-def test_blocks_are_counted_from_the_first_on() -> None:
-    p1, p2 = Key("shop", "p1"), Key("shop", "p2")
-    assert leading_blocks([{p1, p2}, {p1}, {p2}, {p1}], [p1, p2]) == [50, 25]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "name"),
-    [
-        ([1, 2, 3, 4, 5], 6818328894798336332),
-        ([1, 2, 3, 4], 4233425515844289900),
-        ([5, 6], 6325330360442175072),
-        (list(range(16)), 6473494984593326032),
-    ],
-)
-def test_names_of_blocks(tokens: list[int], name: int) -> None:
-    assert block_hash(tokens) == name
-
-
 def test_hashes_of_a_prompt() -> None:
     assert prefix_hashes("test-model", "Hello World", Plugins()) == [1993528491812861608]
     assert prefix_hashes("test-model", "", Plugins()) == []
@@ -176,7 +156,7 @@ def test_a_pod_that_tells_nothing_is_neither_best_nor_worst_and_an_unreachable_o
     pods[3].gauges = EngineGauges(-60.0)
     only = Plugins(scores=(("least-request", 1.0),))
     found = rank(pods, Context(), only, PrefixCache(), 0.0, Random(0))
-    assert {one.replica.key.name: one.points["least-request"] for one in found} == {
+    assert {one.pod.key.name: one.points["least-request"] for one in found} == {
         "idle": 100, "middle": 50, "busy": 0, "old": 50
     }  # fmt: skip
     pods[0].failed = 3
@@ -197,7 +177,7 @@ def test_a_gauge_that_an_engine_does_not_show_is_that_of_the_others(
     pods[2].gauges = EngineGauges(0.0, **{"waiting": 8, "usage": 0.5, **gauges})
     both = Plugins(scores=(("gpu-usage", 1.0), ("least-request", 1.0)))
     points_of = {
-        picked.replica.key.name: picked.points for picked in rank(pods, Context(), both, PrefixCache(), 0.0, Random(0))
+        picked.pod.key.name: picked.points for picked in rank(pods, Context(), both, PrefixCache(), 0.0, Random(0))
     }
     assert points_of["silent"] == points
     alone = rank(pods[2:], Context(), both, PrefixCache(), 0.0, Random(0))
@@ -217,7 +197,7 @@ def test_prefill_and_decode_are_paired_within_a_group() -> None:
     prefill = [a_replica("p1", 3, group="1"), a_replica("p2", group="1"), a_replica("p3", group="2")]
     decode = [a_replica("d1", group="1"), a_replica("d2", 4, group="2"), a_replica("d3", group="3")]
     found = pair(decode, prefill, Context(), Plugins(), PrefixCache(), 0.0, Random(0))
-    assert [(one.decode.key.name, one.prefill.key.name) for one in found] == [("d1", "p2"), ("d2", "p3")]
+    assert [(one.pod.key.name, one.prefill and one.prefill.key.name) for one in found] == [("d1", "p2"), ("d2", "p3")]
     with pytest.raises(FilteredOut, match="no valid prefill-decode"):
         pair(decode[2:], prefill, Context(), Plugins(), PrefixCache(), 0.0, Random(0))
     with pytest.raises(FilteredOut, match="no decode pod"):
@@ -243,7 +223,7 @@ def test_the_best_are_among_those_given_and_equal_seeds_choose_equally(
     found = rank(pods, Context(), SHIPPED, PrefixCache(), 0.0, Random(seed))
     assert names(found) == names(rank(pods, Context(), SHIPPED, PrefixCache(), 0.0, Random(seed)))
     assert len({*names(found)}) == len(found) == min(5, len(can))
-    assert all(one.replica in can for one in found)
+    assert all(one.pod in can for one in found)
     assert all(0 <= points <= 100 for one in found for points in one.points.values())
     totals = [sum(one.points.values()) for one in found]
     assert totals == sorted(totals, reverse=True)
@@ -273,7 +253,7 @@ def test_what_is_kept_from_pick_to_pick_changes_no_pick(
             try:
                 some = pods[seed % 2 :]
                 ranked = rank(some, context, plugins, cache, now, Random(seed), memo=kept)
-                found.append([(one.replica.key.name, one.points) for one in ranked])
+                found.append([(one.pod.key.name, one.points) for one in ranked])
             except FilteredOut as why:
                 found.append([(str(why), {})])
         assert found[0] == found[1]
