@@ -142,10 +142,7 @@ def zero_names(settings: FleetSettings, namespace: str) -> tuple[str, ...]:
 
 
 def find(
-    config_maps: Mapping[Key, Mapping[str, str]],
-    settings: FleetSettings,
-    namespace: str,
-    names: Iterable[str],
+    config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings, namespace: str, names: Iterable[str]
 ) -> tuple[Document | None, list[ObjectNotice]]:
     """The first present and non-empty ConfigMap of ``names``; says so when a second one is shadowed by it."""
     found: Document | None = None

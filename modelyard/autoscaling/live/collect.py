@@ -312,10 +312,7 @@ async def read_workloads(
             owner=parse.controller_of(body),
         )
 
-    await asyncio.gather(
-        *(listed(group, kind) for group, kind in sorted(kinds & wants.LISTED)),
-        *map(scaled, alone),
-    )
+    await asyncio.gather(*(listed(group, kind) for group, kind in sorted(kinds & wants.LISTED)), *map(scaled, alone))
     limiting = await read_owners(mirror, found.values())
     return {id_: limiting.bound(workload) for id_, workload in found.items()}, errors
 

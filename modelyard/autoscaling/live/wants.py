@@ -8,15 +8,7 @@ from typing import Any, TypeVar
 
 from modelyard.autoscaling import owners as limit_owners
 from modelyard.autoscaling.fleet import Consumer, Variant
-from modelyard.autoscaling.kinds import (
-    BINDINGS,
-    CLUSTER_RUNTIMES,
-    MODELS,
-    POLICIES,
-    RUNTIMES,
-    SERVICES,
-    VARIANTS,
-)
+from modelyard.autoscaling.kinds import BINDINGS, CLUSTER_RUNTIMES, MODELS, POLICIES, RUNTIMES, SERVICES, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec

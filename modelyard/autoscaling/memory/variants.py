@@ -39,8 +39,7 @@ class SLOMemory(BaseModel):
         default=(), max_length=4, description="the profile that those two are about; with another one they begin anew"
     )
     capacity: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        default=1.0,
-        description="what a replica holds of the load it was thought to, learnt from mean ITL",
+        default=1.0, description="what a replica holds of the load it was thought to, learnt from mean ITL"
     )
     rule: tuple[Count, Count, Count, Count] | None = Field(
         default=None, description="margin, memory, trend and floor that are followed, as places in their lists"

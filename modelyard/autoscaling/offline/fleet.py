@@ -15,15 +15,7 @@ from typing import Any, TypeVar
 from modelyard.autoscaling import owners as limit_owners
 from modelyard.autoscaling.config_maps import saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet
-from modelyard.autoscaling.kinds import (
-    BINDINGS,
-    CLUSTER_RUNTIMES,
-    MODELS,
-    POLICIES,
-    RUNTIMES,
-    SERVICES,
-    VARIANTS,
-)
+from modelyard.autoscaling.kinds import BINDINGS, CLUSTER_RUNTIMES, MODELS, POLICIES, RUNTIMES, SERVICES, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.demands import workload_of

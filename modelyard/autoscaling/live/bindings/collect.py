@@ -75,11 +75,7 @@ def _is_ours(view: BindingView, settings: FleetSettings) -> bool:
 
 
 async def observe_bindings(
-    mirror: Mirror,
-    expressions: Expressions,
-    settings: FleetSettings,
-    listed: ListedBindings,
-    state: PolicyState,
+    mirror: Mirror, expressions: Expressions, settings: FleetSettings, listed: ListedBindings, state: PolicyState
 ) -> tuple[BindingView, ...]:
     """The second half: workloads, pods, pages and queries of these bindings."""
     if not listed.bindings:

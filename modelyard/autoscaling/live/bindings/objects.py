@@ -304,12 +304,7 @@ def _target(part: Object, namespace: str) -> TargetSpec | None:
     uri = endpoint.get("uri") or DEFAULT_URI
     return TargetSpec(
         name=name,
-        workload=WorkloadId(
-            reference.get("namespace") or namespace,
-            group,
-            kind,
-            name,
-        ),
+        workload=WorkloadId(reference.get("namespace") or namespace, group, kind, name),
         uid=reference.get("uid") or "",
         match_labels=target.get("additionalMatchLabels") or {},
         uri=uri if uri.startswith("/") else f"/{uri}",

@@ -105,11 +105,7 @@ def scrapes(plans: Iterable[Sequence[TargetPlan]]) -> dict[Scrape, set[str]]:
 
 
 def binding_view(
-    binding: BindingSpec,
-    listed: ListedBindings,
-    plans: list[TargetPlan],
-    answers: Answers,
-    measured: Measured,
+    binding: BindingSpec, listed: ListedBindings, plans: list[TargetPlan], answers: Answers, measured: Measured
 ) -> BindingView:
     """The binding with its policy, its targets and what is wrong with any of them."""
     policy, problem = policy_of(binding, listed)
