@@ -173,8 +173,8 @@ async def _config_maps(
     names = (*saturation_names(settings), settings.scale_to_zero_config_map)
     own = settings.controller_namespace
 
-    async def named(name: str) -> Iterable[wants.Data]:
-        return (await mirror.read(wants.config_maps(name), spaces)).within(spaces)
+    async def read(name: str, places: tuple[str, ...]) -> Iterable[wants.Data]:
+        return (await mirror.read(wants.config_maps(name), places)).within(places)
 
     async def of_classes(name: str) -> Iterable[wants.Data]:
         # Users choose these names: one that may not be read is missing for its users only.
@@ -192,10 +192,8 @@ async def _config_maps(
             log.warning("SLO classes in ConfigMap %s are not read (grant list on it): %s", name, why)
         return store.within(places)
 
-    async def ours() -> Iterable[wants.Data]:
-        return (await mirror.read(wants.config_maps(), (own,))).within((own,))
-
-    lists = await asyncio.gather(ours(), *map(named, names), *map(of_classes, sorted(classes)))
+    shared = (read(name, spaces) for name in names)
+    lists = await asyncio.gather(read("", (own,)), *shared, *map(of_classes, sorted(classes)))
     return {key: data for found in lists for key, data in found}
 
 
@@ -318,12 +316,11 @@ async def read_workloads(
 
 
 async def _pods(mirror: Mirror, homes: list[str], everything: bool) -> tuple[Pod, ...]:
-    """Pods that may still serve."""
     if not homes:
         return ()
     spaces = () if everything else homes
-    store = await mirror.read(wants.LIVE_PODS, spaces)
-    return tuple(pod for pod in store.within(spaces) if pod.phase != "Failed")
+    pods = (await mirror.read(wants.LIVE_PODS, spaces)).within(spaces)
+    return tuple(pod for pod in pods if pod.phase != "Failed")
 
 
 async def _owners(mirror: Mirror, homes: list[str], grouped: bool) -> dict[tuple[str, str, str], OwnerRef]:
@@ -346,10 +343,9 @@ async def _nodes(mirror: Mirror, selector: str, homes: list[str]) -> tuple[tuple
 
 async def _consumers(mirror: Mirror, homes: list[str]) -> tuple[tuple[Consumer, ...], str | None]:
     """HPAs and ScaledObjects, and why some could not be listed: then nobody may assume that there are none."""
-    consumers: list[Consumer] = []
-    unknown: list[str] = []
     if not homes:
         return (), None
+    consumers, unknown = list[Consumer](), list[str]()
     for api_version, kind in API_VERSIONS:
         try:
             resource = await mirror.cluster.resolve(api_version, kind)

@@ -90,14 +90,13 @@ class Controller:
             Expressions(self.prometheus, self.fleet_settings.expressions)
         )
         self._policies = await self._stack.enter_async_context(PolicyState())
-        often = max(0.2, 1 / self.settings.time_compression)
         wakes = WakeWatch(
             self.cluster,
             self.prometheus,
             self._expressions,
             instance=self.fleet_settings.controller_instance,
             gateways=self.fleet_settings.gateway_namespaces,
-            interval=often,
+            interval=max(0.2, 1 / self.settings.time_compression),
         )
         self._wakes = await self._stack.enter_async_context(wakes)
         return self

@@ -7,7 +7,7 @@ that the exporter shows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -17,6 +17,9 @@ from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live.prediction import read_prediction
 from modelyard.metrics.vocabulary import ENGINES, Signal
 from modelyard.objects import Condition, Key, parse
+
+if TYPE_CHECKING:
+    from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 
 CONDITION_TYPES: Final = frozenset(
     {
@@ -50,21 +53,6 @@ class Told(NamedTuple):
     conditions: Sequence[Condition]
 
 
-class Watched(Protocol):
-    """What there is to expose; a ``Fleetwatch``."""
-
-    instance: str | None
-
-    def published(self) -> Iterable[tuple[Variant, int | None]]:
-        """The variants whose gauges may be served."""
-
-    def told(self) -> Iterable[Told]:
-        """The objects that are handled, with their conditions."""
-
-    def leases(self) -> Iterable[LeaseState]:
-        """The Leases that are looked for, as far as they may be read."""
-
-
 def lease_state(obj: Mapping[str, Any]) -> LeaseState:
     """What a Lease says."""
     spec = obj.get("spec") or {}
@@ -95,7 +83,7 @@ def bounds_of(latency: str, target: float) -> Iterator[tuple[str, str]]:
 class ControllerCollector(Collector):
     """The exposition of what is known of one installation's controller."""
 
-    def __init__(self, fleet: Watched) -> None:
+    def __init__(self, fleet: Fleetwatch) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterable[Metric]:
@@ -110,13 +98,8 @@ class ControllerCollector(Collector):
         decided = family(
             "variant_decided_timestamp_seconds", "When the decision in status was last written", *variant_labels
         )
-        cost = family(
-            "variant_cost",
-            "Cost of one replica, in the unit of prices",
-            *variant_labels,
-            "model_name",
-            "accelerator_type",
-        )
+        cost_labels = (*variant_labels, "model_name", "accelerator_type")
+        cost = family("variant_cost", "Cost of one replica, in the unit of prices", *cost_labels)
         target = family(
             "slo_target_seconds",
             "Latency target (ttft, itl) of the service class; le: its bucket in this engine's histogram",

@@ -57,7 +57,7 @@ class GaugeCollector(Collector):
             if variant.slo is not None:
                 slo.add(variant, [*labels, variant.slo.variant_id], known)
                 predicted.add(variant, labels)
-        return [*every.families(), *(f for f in (*slo.families(), *predicted.families()) if f.samples)]
+        return [*every.families, *(f for f in (*slo.families, *predicted.families.values()) if f.samples)]
 
 
 class _Families:
@@ -76,6 +76,7 @@ class _Families:
         )
         counted = ["variant_name", "namespace", "direction", "reason", *more]
         self._total = CounterMetricFamily(f"{prefix}_replica_scaling", "Scaling decisions", labels=counted)
+        self.families: tuple[Metric, ...] = self._desired, self._current, self._ratio, self._total
 
     def add(self, variant: Variant, labels: list[str], replicas: int | None) -> None:
         """One variant's series; ``replicas`` ``None``: unknown."""
@@ -89,10 +90,6 @@ class _Families:
             direction, _, reason = what.partition("/")
             self._total.add_metric([variant.key.name, variant.key.namespace, direction, reason, *self._own], times)
 
-    def families(self) -> tuple[Metric, ...]:
-        """What there is to expose."""
-        return self._desired, self._current, self._ratio, self._total
-
 
 class _Predictions:
     """What the performance model expects at the decided size, from the annotation that the decision leaves."""
@@ -101,7 +98,7 @@ class _Predictions:
         self._own = [instance] if instance else []
         names = ["model_name", "variant_name", "variant_id", "namespace", "accelerator_type"]
         names += ["controller_instance"] if instance else []
-        self._families = {
+        self.families = {
             name: GaugeMetricFamily(
                 f"inferno_predicted_{name}_seconds", f"Mean {text} expected at the desired size", labels=names
             )
@@ -114,13 +111,9 @@ class _Predictions:
         name, namespace, accelerator = labels
         values = [variant.model_id, name, variant.slo.variant_id, namespace, accelerator, *self._own]
         told = read_prediction(variant.annotations)
-        for what, family in self._families.items():
+        for what, family in self.families.items():
             if what in told:
                 family.add_metric(values, told[what] / 1000)
-
-    def families(self) -> tuple[Metric, ...]:
-        """What there is to expose."""
-        return tuple(self._families.values())
 
 
 def application(fleet: Fleetwatch) -> web.Application:

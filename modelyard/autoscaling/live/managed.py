@@ -14,10 +14,8 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.handling import ACTUATION
 from modelyard.objects import WorkloadId
 from modelyard.objects.documents import mapping, shown
-from modelyard.objects.parse import controller_of, target_id
+from modelyard.objects.parse import Object, controller_of, target_id
 from modelyard.resources import VariantAutoscaling
-
-Object = Mapping[str, Any]
 
 MANAGED: Final = "llm-d.ai/managed"
 MODEL_ID: Final = "llm-d.ai/model-id"

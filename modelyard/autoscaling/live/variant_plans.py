@@ -46,7 +46,10 @@ def variant_plan(
     decision: VariantDecision, variant: Variant, workloads: Mapping[WorkloadId, Workload], now: float, refresh: float
 ) -> Plan:
     """What to write and tell about one variant decided on at ``now``; a status may be ``refresh`` seconds old."""
-    memory, status, record = to_remember(decision), status_of(decision, now), decision.record
+    memory, status, record = decision.memory, status_of(decision, now), decision.record
+    hidden = not record.writes.publish  # tells the exporter whether this variant may have a gauge
+    if memory.hidden is not hidden:
+        memory = memory.model_copy(update={"hidden": hidden})
     stored = variant.status
     if record.identity.form != "slo":
         # A definition of the saturation form alone drops it: that it is not there alone is no reason to write it again.
@@ -66,14 +69,6 @@ def variant_plan(
         notices=(*decision.notices, *told),
     )
     return with_spec_warning(plan, variant.status)
-
-
-def to_remember(decision: VariantDecision) -> VariantMemory:
-    """The memory to keep; it also tells the exporter whether this variant may have a gauge."""
-    hidden = not decision.record.writes.publish
-    if decision.memory.hidden is hidden:
-        return decision.memory
-    return decision.memory.model_copy(update={"hidden": hidden})
 
 
 def status_of(decision: VariantDecision, now: float) -> Status:
@@ -135,7 +130,6 @@ def _scales(record: Record, workloads: Mapping[WorkloadId, Workload]) -> tuple[S
 
 
 def _news(record: Record) -> tuple[Notice, ...]:
-    """The Event of a new decision."""
     target = record.target
     if not target.decided or target.replicas == record.now.desired or target.action is Action.NONE:
         return ()

@@ -59,7 +59,7 @@ async def list_bindings(
         return ListedBindings()
     places = {spec.view.key.namespace for spec in bindings}
     try:
-        found = (await mirror.read(wants.policies(), places)).within(places)
+        found = (await mirror.read(wants.EVERY_POLICY, places)).within(places)
     except (UnknownKind, Forbidden) as error:
         return ListedBindings(bindings, {}, str(error))
     state.listed_policies = found
@@ -105,19 +105,16 @@ async def observe_bindings(
     wanted_pages = scrapes(plans.values())
     pages = await state.scraper.scrape(wanted_pages, clock=mirror.cluster.now)
     default = fleet_handling(settings)
-    whole = [
-        b.view
+    from_start = scrapes(
+        plans[b.view.key]
         for b in listed.bindings
         if binding_strategy(handling_of(b.view.annotations, default).compatibility).histograms_from_start
-    ]
-    from_start = scrapes(plans[view.key] for view in whole).keys()
-    measured = state.histories.measure(wanted_pages, pages, from_start)
+    )
+    measured = state.histories.measure(wanted_pages, pages, from_start.keys())
     state.startup = {
         plan.workload.id: plan.pods.startup_seconds
         for targets in plans.values()
         for plan in targets
         if plan.workload is not None and plan.pods.startup_seconds is not None
     }
-    return tuple(
-        binding_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings
-    )
+    return tuple(binding_view(b, listed, plans[b.view.key], answers, measured) for b in listed.bindings)

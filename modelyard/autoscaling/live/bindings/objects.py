@@ -6,6 +6,7 @@ a rule existed must be reported, not lost.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +20,7 @@ from modelyard.metrics.expressions import Expression
 from modelyard.objects import Key, Namespace, TargetRef, Workload, WorkloadId
 from modelyard.objects.documents import few, listed, parse_document, shown
 from modelyard.objects.durations import parse_go_duration
-from modelyard.objects.parse import conditions, epoch, key_of
+from modelyard.objects.parse import Object, conditions, epoch, key_of
 from modelyard.reconcile.memory import parse_memory
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
@@ -42,8 +43,6 @@ _MODEL, _BACKEND = "registry.volcano.sh/model-name", "registry.volcano.sh/backen
 DEFAULT_GRACE = 30.0
 _GROUPS = {"LeaderWorkerSet": "leaderworkerset.x-k8s.io"}
 _SERVES = (("leaderworkerset.x-k8s.io", "LeaderWorkerSet"), ("apps", "Deployment"), ("apps", "StatefulSet"))
-
-Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +129,9 @@ class PolicySpec:
 
 def policy(obj: Object, *, strict: bool = False) -> PolicySpec:
     """An AutoscalingPolicy with the behaviour in effect. ``strict``: see ``observe.variant``."""
-    metadata = obj["metadata"]
-    view, problem = None, None
+    metadata, view, problem = obj["metadata"], None, None
     try:
-        found = AutoscalingPolicy.parse(dict(obj), unknown="forbid" if strict else "accept")
-        view = policy_view(found)
+        view = policy_view(AutoscalingPolicy.parse(dict(obj), unknown="forbid" if strict else "accept"))
     except ResourceInvalid as error:
         problem = str(error)
     generation = int(metadata.get("generation") or 0)
@@ -152,12 +149,16 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
         AutoscalingPolicyBinding.parse(dict(obj), unknown="forbid" if strict else "accept")
     except ResourceInvalid as error:
         problems.append(str(error))
-    optimizer = spec.get("optimizerConfiguration")
-    scaling = spec.get("scalingConfiguration")
+    optimizer, scaling = spec.get("optimizerConfiguration"), spec.get("scalingConfiguration")
     parts = (optimizer or {}).get("params") or () if optimizer is not None else (scaling,) if scaling else ()
-    targets = tuple(_distinct_names([one for part in parts if (one := _target(part, key.namespace)) is not None]))
-    sources, grace = {}, DEFAULT_GRACE
-    graces: dict[str, float] = {}
+    targets = tuple(target for part in parts if (target := _target(part, key.namespace)) is not None)
+    names = Counter(target.name for target in targets)
+    # Targets of one name in several namespaces (or of several kinds) are told apart by a longer name.
+    targets = tuple(
+        replace(one, name=f"{one.workload.namespace}/{one.workload.kind}/{one.name}") if names[one.name] > 1 else one
+        for one in targets
+    )
+    sources, grace, graces = {}, DEFAULT_GRACE, dict[str, float]()
     try:
         sources = _sources(annotations.get(SOURCES), {target.name for target in targets})
     except ValueError as error:
@@ -296,9 +297,7 @@ def _target(part: Object, namespace: str) -> TargetSpec | None:
     name = reference.get("name") or ""
     if not name:
         return None
-    kind = reference.get("kind") or ""
-    version = reference.get("apiVersion") or ""
-    kind = kind or ANY_KIND
+    kind, version = reference.get("kind") or ANY_KIND, reference.get("apiVersion") or ""
     group = TargetRef(version, kind, name).group if version else _GROUPS.get(kind, "" if kind in ALIASES else "apps")
     endpoint = target.get("metricEndpoint") or {}
     uri = endpoint.get("uri") or DEFAULT_URI
@@ -313,16 +312,6 @@ def _target(part: Object, namespace: str) -> TargetSpec | None:
         maximum=int(part.get("maxReplicas") or 0),
         cost=float(part.get("cost") or 0),
     )
-
-
-def _distinct_names(targets: list[TargetSpec]) -> Iterable[TargetSpec]:
-    """Targets of one name in several namespaces (or of several kinds) are told apart by a longer name."""
-    names = [one.name for one in targets]
-    for one in targets:
-        if names.count(one.name) > 1:
-            yield replace(one, name=f"{one.workload.namespace}/{one.workload.kind}/{one.name}")
-        else:
-            yield one
 
 
 def _sources(text: str | None, targets: set[str]) -> dict[str, dict[str, str]]:

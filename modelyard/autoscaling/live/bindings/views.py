@@ -156,9 +156,8 @@ def _with_external(
     first = next((target.name for target in targets if target.current is not None), None)
     result = []
     for target in targets:
-        queries = dict(binding.sources.get(target.name, {}))
-        if target.name == first:
-            queries = {**binding.sources.get("", {}), **queries}
+        whole = binding.sources.get("", {}) if target.name == first else {}
+        queries = {**whole, **binding.sources.get(target.name, {})}
         found: dict[str, float] = {}
         errors = []
         unknown = set(target.unknown)
