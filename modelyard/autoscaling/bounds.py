@@ -17,7 +17,7 @@ LIMITS_UNKNOWN = "OwnerLimitsUnknown"
 
 
 def variant_bounds(
-    handling: Handling, consumers: Sequence[Consumer], limits: ReplicaLimits | None = None
+    handling: Handling, consumers: Sequence[Consumer], limits: ReplicaLimits | None
 ) -> tuple[Bounds, tuple[Notice, ...]]:
     """Return the bounds and what is wrong with them. ``limits`` are those that the workload's owner sets."""
     heeded = consumers if handling.reading.heeds_scalers else ()

@@ -173,16 +173,13 @@ def look_alikes(
                 f"ConfigMap {key} is not read: what it sets ({', '.join(sorted(config_maps[key])) or 'nothing'}) are "
                 "parameters of the flow autoscale and environment variables of its worker; move it there and delete it"
             )
-            notices.append((str(key), Notice("ConfigurationIgnored", message, "Warning")))
-            continue
-        known = (*saturation_names(settings), *zero_names(settings, key.namespace))
-        if key.namespace not in relevant or key.name in known or not any(word in name for word in _TELLING):
-            continue
-        zero = "zero" in name
-        right = settings.scale_to_zero_config_map if zero else settings.saturation_config_map
-        message = (
-            f"ConfigMap {key} is not read: the name looked up is {right!r}; rename it if it is meant for autoscaling"
-        )
+        else:
+            known = (*saturation_names(settings), *zero_names(settings, key.namespace))
+            if key.namespace not in relevant or key.name in known or not any(word in name for word in _TELLING):
+                continue
+            right = settings.scale_to_zero_config_map if "zero" in name else settings.saturation_config_map
+            message = f"ConfigMap {key} is not read: the name looked up is {right!r}; rename it if it is meant for "
+            message += "autoscaling"
         notices.append((str(key), Notice("ConfigurationIgnored", message, "Warning")))
     return notices
 

@@ -40,8 +40,7 @@ def engine_of(told: Mapping[str, Any], profile: Mapping[str, str]) -> tuple[floa
     if not isinstance(engine, dict) or told.get("profile") != profile:
         return None
     values: list[float] = []
-    for name in NAMES:
-        value = engine.get(name)
+    for value in map(engine.get, NAMES):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _HIGHEST:
             return None
         values.append(float(value))

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import gc
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -79,7 +79,7 @@ async def collect(
     selection: Selection,
     last_seen: LastSeen,
     loads: LoadHistory | None = None,
-    homes: Iterable[str] = (),
+    homes: Collection[str] = (),
 ) -> Fleet:
     """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists.
 
@@ -91,62 +91,48 @@ async def collect(
     gc.disable()
     try:
         loads = loads or LoadHistory(settings.load_history, settings.tick, clock=mirror.cluster.now)
-        return await _collect(mirror, prometheus, expressions, settings, selection, last_seen, loads, sorted(homes))
+        spaces = selection.spaces(settings)
+        variants = (await mirror.read(wants.variants(selection.label_selector), spaces)).within(spaces)
+        configured = await _config_maps(mirror, settings, spaces, class_references(variants))
+        wanted = {target for v in variants if (target := workload_of(v))}
+        own = sorted({v.key.namespace for v in variants})
+        # Tenants wrote what is read here: the loop, and with it the Lease, does not wait for it.
+        asked = await asyncio.to_thread(_asked, variants, configured, settings)
+        async with asyncio.TaskGroup() as group:
+            signals = group.create_task(_signals(prometheus, settings, spaces, variants, asked, last_seen, loads))
+            workloads = group.create_task(read_workloads(mirror, wanted, own))
+            wakes = group.create_task(_wakes(expressions, variants, workloads))
+            pods = group.create_task(_pods(mirror, own, asked.limiter))
+            owners = group.create_task(_owners(mirror, own, any(w.group != "apps" for w in wanted)))
+            nodes = group.create_task(_nodes(mirror, settings.node_selector, own))
+            consumers = group.create_task(_consumers(mirror, sorted({*own, *homes})))
+            namespaces = group.create_task(read_namespaces(mirror, [*own, *homes]))
+        found, unread = workloads.result()
+        pending, broken = wakes.result()
+        said = signals.result()
+        errors = with_errors(said.errors_in, ((key.namespace, text) for key, text in broken.items()))
+        listed, nodes_error = nodes.result()
+        scalers, scalers_error = consumers.result()
+        for text in few(list(unread_scalers(scalers, wanted))):
+            log.warning("%s", text)
+        return Fleet(
+            now=mirror.cluster.now(),
+            variants=variants,
+            workloads=found,
+            workload_errors=unread,
+            pods=pods.result(),
+            owners=owners.result(),
+            nodes=listed,
+            nodes_error=nodes_error,
+            consumers=scalers,
+            consumers_error=scalers_error,
+            namespaces=namespaces.result(),
+            config_maps=configured,
+            signals=dataclasses.replace(said, wake=pending, errors_in=errors),
+        )
     finally:
         if pause:
             gc.enable()
-
-
-async def _collect(
-    mirror: Mirror,
-    prometheus: Prometheus | PrometheusError,
-    expressions: Expressions,
-    settings: FleetSettings,
-    selection: Selection,
-    last_seen: LastSeen,
-    loads: LoadHistory,
-    others: list[str],
-) -> Fleet:
-    spaces = selection.spaces(settings)
-    variants = (await mirror.read(wants.variants(selection.label_selector), spaces)).within(spaces)
-    configured = await _config_maps(mirror, settings, spaces, class_references(variants))
-
-    wanted = {target for v in variants if (target := workload_of(v))}
-    homes = sorted({v.key.namespace for v in variants})
-    # Tenants wrote what is read here: the loop, and with it the Lease, does not wait for it.
-    asked = await asyncio.to_thread(_asked, variants, configured, settings)
-    async with asyncio.TaskGroup() as group:
-        signals = group.create_task(_signals(prometheus, settings, spaces, variants, asked, last_seen, loads))
-        workloads = group.create_task(read_workloads(mirror, wanted, homes))
-        wakes = group.create_task(_wakes(expressions, variants, workloads))
-        pods = group.create_task(_pods(mirror, homes, asked.limiter))
-        owners = group.create_task(_owners(mirror, homes, any(w.group != "apps" for w in wanted)))
-        nodes = group.create_task(_nodes(mirror, settings.node_selector, homes))
-        consumers = group.create_task(_consumers(mirror, sorted({*homes, *others})))
-        namespaces = group.create_task(read_namespaces(mirror, [*homes, *others]))
-    found, unread = workloads.result()
-    pending, broken = wakes.result()
-    said = signals.result()
-    errors = with_errors(said.errors_in, ((key.namespace, text) for key, text in broken.items()))
-    listed, nodes_error = nodes.result()
-    scalers, scalers_error = consumers.result()
-    for text in few(list(unread_scalers(scalers, wanted))):
-        log.warning("%s", text)
-    return Fleet(
-        now=mirror.cluster.now(),
-        variants=variants,
-        workloads=found,
-        workload_errors=unread,
-        pods=pods.result(),
-        owners=owners.result(),
-        nodes=listed,
-        nodes_error=nodes_error,
-        consumers=scalers,
-        consumers_error=scalers_error,
-        namespaces=namespaces.result(),
-        config_maps=configured,
-        signals=dataclasses.replace(said, wake=pending, errors_in=errors),
-    )
 
 
 class _Asked(NamedTuple):

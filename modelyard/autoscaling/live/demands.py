@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from modelyard.autoscaling.config_maps import find, saturation_names
 from modelyard.autoscaling.fleet import Variant
@@ -77,9 +77,8 @@ def at_zero(variants: Iterable[Variant], workloads: Mapping[WorkloadId, Workload
     return found
 
 
-def wake_expressions(variants: Iterable[Variant], sleeping: Iterable[Key]) -> dict[Key, str]:
+def wake_expressions(variants: Iterable[Variant], asleep: Collection[Key]) -> dict[Key, str]:
     """The wake expressions of the variants that are at zero."""
-    asleep = set(sleeping)
     return {
         variant.key: variant.annotations[WAKE_QUERY]
         for variant in variants

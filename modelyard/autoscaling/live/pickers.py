@@ -142,9 +142,7 @@ def credentials(of: Pool) -> tuple[dict[str, str], str]:
 
 
 def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
-    """Queued requests by model on a metrics page, under the newest name that it shows. ``remedy``: against a refusal.
-    Raises ``PickerError``.
-    """
+    """Queued requests by model on a page, by its newest name. Raises ``PickerError`` (``remedy``: of a refusal)."""
     if isinstance(page, str):
         refused = any(f"HTTP status {status}" in page for status in (401, 403))
         raise PickerError(f"{page}; {remedy}" if refused else page)
@@ -196,8 +194,6 @@ def _port_number(port: Mapping[str, Any], pod: Mapping[str, Any]) -> int | None:
     target = port.get("targetPort") or port.get("port")
     if isinstance(target, int):
         return target
-    for container in (pod.get("spec") or {}).get("containers") or ():
-        for one in container.get("ports") or ():
-            if one.get("name") == target:
-                return int(one["containerPort"])
-    return None
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    ports = (one for container in containers for one in container.get("ports") or ())
+    return next((int(one["containerPort"]) for one in ports if one.get("name") == target), None)

@@ -47,6 +47,8 @@ Answer = float | Mapping[Pair, float]
 """Requests that wait: a number for all who asked, or by namespace and model (``""``: of every namespace)."""
 Read = Callable[[], Awaitable[Answer | None]]
 """Ask a source; ``None`` when it knows of nothing. Raises ``PickerError`` or ``PrometheusError``."""
+Wanted = dict[str, tuple[Read, Mapping[Key, str]]]
+"""Sources by name, each with the objects that depend on it and the model of each."""
 
 
 async def ask_gateway(prometheus: Prometheus, gateways: Collection[str]) -> Answer | None:
@@ -97,9 +99,7 @@ class Poller:
         self._sources: dict[tuple[str, str], Source] = {}
         self._demand = asyncio.Event()
 
-    def follow(
-        self, kind: str, wanted: Mapping[str, tuple[Read, Mapping[Key, str]]], shared: Collection[str] = ()
-    ) -> dict[str, Source]:
+    def follow(self, kind: str, wanted: Wanted, shared: Collection[str] = ()) -> dict[str, Source]:
         """Ask these sources for this kind from now on, and no others; what is known of those there were is kept."""
         known = self._sources
         self._sources = {place: source for place, source in known.items() if place[0] != kind}
@@ -213,7 +213,7 @@ class WakeWatch:
         now = asyncio.get_running_loop().time()
         models = {v.key: v.model_id for v in variants if v.model_id}
         pickers = await self._pickers(models, sleeping)
-        others: dict[str, tuple[Read, Mapping[Key, str]]] = {}
+        others: Wanted = {}
         if models and isinstance(prometheus := self._prometheus, Prometheus):
             others[GATEWAY_QUEUE] = (partial(ask_gateway, prometheus, self._gateways), models)
             texts = wake_expressions(variants, models)
@@ -234,7 +234,7 @@ class WakeWatch:
     def follow(self, bindings: Iterable[BindingSpec], views: Sequence[BindingView]) -> None:
         """From now on watch those of these bindings that are at zero; what this look saw is known to its tick."""
         specs = {spec.view.key: spec for spec in bindings}
-        wanted: dict[str, tuple[Read, Mapping[Key, str]]] = {}
+        wanted: Wanted = {}
         if isinstance(self._prometheus, Prometheus):
             asked = (
                 (view.key, one)
@@ -253,9 +253,7 @@ class WakeWatch:
         for source in self._poller.follow("AutoscalingPolicyBinding", wanted).values():
             source.told |= seen & source.models.keys()
 
-    async def _pickers(
-        self, models: Mapping[Key, str], sleeping: Mapping[Key, Workload]
-    ) -> dict[str, tuple[Read, Mapping[Key, str]]]:
+    async def _pickers(self, models: Mapping[Key, str], sleeping: Mapping[Key, Workload]) -> Wanted:
         """The endpoint pickers before the pools of these variants."""
         if not models:
             return {}
@@ -265,12 +263,10 @@ class WakeWatch:
             found = pool_of(self._pools, key.namespace, sleeping[key].template_labels)
             if found is not None:
                 served.setdefault(found.key, (found, {}))[1][key] = model
+        names = {key: f"InferencePool {key} (endpoint picker {pool.picker})" for key, (pool, _) in served.items()}
         return {
-            f"InferencePool {pool.key} (endpoint picker {pool.picker})": (
-                PickerReader(self._cluster, self._scraper, pool).read,
-                mine,
-            )
-            for pool, mine in served.values()
+            names[key]: (PickerReader(self._cluster, self._scraper, pool).read, mine)
+            for key, (pool, mine) in served.items()
         }
 
     async def _look_up(self, namespaces: set[str]) -> None:

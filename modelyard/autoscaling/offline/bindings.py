@@ -30,19 +30,13 @@ def views_of(
     """The bindings, in key order, with their policies and workloads and nothing measured yet."""
     listed = ListedBindings(tuple(bindings), {policy.key: policy for policy in policies})
     backends = backends_of(workloads.values())
-    return tuple(_view(binding, listed, workloads, backends) for binding in sorted(bindings, key=lambda b: b.view.key))
-
-
-def _view(
-    binding: BindingSpec,
-    listed: ListedBindings,
-    workloads: Mapping[WorkloadId, Workload],
-    backends: Mapping[Key, Sequence[Workload]],
-) -> BindingView:
-    policy, problem = policy_of(binding, listed)
-    problems = [text for text in (binding.view.problem, problem) if text]
-    targets = tuple(_target(spec, workloads, backends) for spec in binding.targets)
-    return replace(binding.view, policy=policy, targets=targets, problem="; ".join(problems) or None)
+    views = []
+    for binding in sorted(bindings, key=lambda binding: binding.view.key):
+        policy, problem = policy_of(binding, listed)
+        problems = filter(None, (binding.view.problem, problem))
+        targets = tuple(_target(spec, workloads, backends) for spec in binding.targets)
+        views.append(replace(binding.view, policy=policy, targets=targets, problem="; ".join(problems) or None))
+    return tuple(views)
 
 
 def _target(

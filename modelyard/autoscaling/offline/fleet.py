@@ -125,29 +125,16 @@ def _owners(by_kind: Mapping[str, Sequence[Manifest]]) -> Owners:
 
     # One that was written by hand has no uid: then kind and name of a reference suffice.
     unnamed = {
-        (kind, manifest.key)
+        kind: {one.key for one in by_kind.get(kind, ()) if one.body["metadata"]["uid"] == filled_uid(kind, one.key)}
         for kind in (SERVICES.kind, MODELS.kind)
-        for manifest in by_kind.get(kind, ())
-        if manifest.body["metadata"]["uid"] == filled_uid(kind, manifest.key)
     }
-    services = [
-        dataclasses.replace(service, uid="") if (SERVICES.kind, service.key) in unnamed else service
-        for service in every(SERVICES, limit_owners.service)
-    ]
-    models = [
-        dataclasses.replace(model, uid="") if (MODELS.kind, model.key) in unnamed else model
-        for model in every(MODELS, limit_owners.model)
-    ]
-    runtimes = [
-        runtime
-        for kind in (RUNTIMES, CLUSTER_RUNTIMES)
-        for runtime in every(kind, partial(limit_owners.runtime, kind=kind))
-    ]
-    return Owners(
-        {service.key: service for service in services},
-        {model.key: model for model in models},
-        {runtime.key: runtime for runtime in runtimes},
-    )
+    services = {service.key: service for service in every(SERVICES, limit_owners.service)}
+    services |= {key: dataclasses.replace(services[key], uid="") for key in services.keys() & unnamed[SERVICES.kind]}
+    models = {model.key: model for model in every(MODELS, limit_owners.model)}
+    models |= {key: dataclasses.replace(models[key], uid="") for key in models.keys() & unnamed[MODELS.kind]}
+    kinds = (RUNTIMES, CLUSTER_RUNTIMES)
+    runtimes = (runtime for kind in kinds for runtime in every(kind, partial(limit_owners.runtime, kind=kind)))
+    return Owners(services, models, {runtime.key: runtime for runtime in runtimes})
 
 
 def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
@@ -177,10 +164,11 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
                 "no such Pod is in the files; add its manifest with -f, or name its workload in the snapshot "
                 "(workload: Deployment/NAME)"
             )
-        elif pod.owner and pod.owner.kind == "ReplicaSet" and _owner(fleet, pod) is None:
-            why = f"its ReplicaSet {pod.owner.name} is in none of the files; dump the ReplicaSets too ({DUMP})"
-        elif pod.owner and pod.owner.kind == "StatefulSet" and not _has_set(fleet, pod.key.namespace, pod.owner.name):
-            why = f"its StatefulSet {pod.owner.name} is in none of the files; dump the StatefulSets too ({DUMP})"
+        elif (
+            pod.owner and pod.owner.kind in ("ReplicaSet", "StatefulSet") and not _has_owner(fleet, pod.key, pod.owner)
+        ):
+            kind = pod.owner.kind
+            why = f"its {kind} {pod.owner.name} is in none of the files; dump the {kind}s too ({DUMP})"
         else:
             continue
         lost.setdefault(why, []).append(f"{signal.namespace}/{signal.pod}")
@@ -203,12 +191,10 @@ def _missing_owners(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str
             )
 
 
-def _owner(fleet: Fleet, pod: Pod) -> OwnerRef | None:
-    return fleet.owners.get((pod.key.namespace, "ReplicaSet", pod.owner.name)) if pod.owner else None
-
-
-def _has_set(fleet: Fleet, namespace: str, name: str) -> bool:
-    return WorkloadId(namespace, KNOWN["StatefulSet"], "StatefulSet", name) in fleet.workloads
+def _has_owner(fleet: Fleet, pod: Key, owner: OwnerRef) -> bool:
+    if owner.kind == "ReplicaSet":
+        return (pod.namespace, owner.kind, owner.name) in fleet.owners
+    return WorkloadId(pod.namespace, KNOWN[owner.kind], owner.kind, owner.name) in fleet.workloads
 
 
 def _read(manifest: Manifest, read: Callable[[Mapping[str, Any]], _T]) -> _T:
@@ -239,9 +225,8 @@ def _add_unknown_kind(
     for manifest in candidates:
         if target.kind in KNOWN or (manifest.group, manifest.key) != (target.group, Key(target.namespace, target.name)):
             continue
-        wanted = _read(manifest, lambda body: _whole(body, "spec", "replicas"))
-        if wanted is None:
-            wanted = 1
+        stated = _read(manifest, lambda body: _whole(body, "spec", "replicas"))
+        wanted = 1 if stated is None else stated
         observed = _read(manifest, lambda body: _whole(body, "status", "replicas")) or 0
         workloads[target] = Workload(
             id=target,

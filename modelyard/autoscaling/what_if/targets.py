@@ -73,11 +73,9 @@ def _maps(fleet: Fleet, settings: FleetSettings) -> list[Key]:
 
 
 def _rewritten(entry: Entry, kind: str, target: LatencyTarget) -> dict[str, Any]:
-    fields = dict(entry.fields)
-    entries = fields["data"]
+    entries = entry.fields["data"]
     assert isinstance(entries, list)
-    fields["data"] = [_entry(one, kind, target) if isinstance(one, dict) else one for one in entries]
-    return fields
+    return {**entry.fields, "data": [_entry(one, kind, target) if isinstance(one, dict) else one for one in entries]}
 
 
 def _entry(one: Mapping[str, Any], kind: str, target: LatencyTarget) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Read AutoscalingPolicyBindings, their policies, targets, pods and metrics.
 
-Objects come from a mirror; one scrape per pod, one query per expression, whatever the number of
-bindings. A binding that cannot be read completely says so in its own view; it never stops another.
+One scrape per pod, one query per expression, whatever the number of bindings. A binding that cannot be read completely
+says so in its own view; it never stops another.
 """
 
 from __future__ import annotations

@@ -229,10 +229,7 @@ def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> B
 def workload_of(
     spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], backends: Mapping[Key, Sequence[Workload]]
 ) -> tuple[Workload | None, str]:
-    """The workload that a target is, or why there is none (empty: there is just none of that name).
-
-    ``backends`` is what ``backends_of`` makes of the workloads there are.
-    """
+    """The workload that a target is, or why there is none (empty: there is just none of that name)."""
     for id_ in spec.candidates:
         if id_ in workloads:
             return workloads[id_], ""
@@ -260,10 +257,7 @@ def resolve_workload(
     backends: Mapping[Key, Sequence[Workload]],
     errors: Mapping[WorkloadId, str],
 ) -> tuple[Workload | None, str | None]:
-    """Return the workload that a target scales, or the reason for which there is none.
-
-    ``errors`` says why a workload could not be read.
-    """
+    """Return the workload that a target scales, or why there is none; ``errors``: why some could not be read."""
     workload, problem = workload_of(spec, workloads, backends)
     if workload is not None:
         id_ = workload.id

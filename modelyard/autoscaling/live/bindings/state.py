@@ -15,10 +15,7 @@ from modelyard.objects import WorkloadId
 
 
 class PolicyState:
-    """The scraper's connections, snapshots of counters and histograms, learnt start-up times.
-
-    ``async with PolicyState() as state``: closes the connections. ``listed_policies`` what the last tick read.
-    """
+    """The scraper's connections, snapshots of counters and histograms, learnt start-up times, policies last read."""
 
     def __init__(self, scraper: Scraper | None = None) -> None:
         self.scraper = scraper or Scraper()

@@ -115,7 +115,7 @@ def binding_view(
         targets = _with_external(targets, binding, policy, answers)
     if binding.wake_query:
         targets = _with_pending(targets, tells, answers[binding.expression(binding.wake_query)])
-    problems = [text for text in (binding.view.problem, problem) if text]
+    problems = filter(None, (binding.view.problem, problem))
     view = replace(binding.view, targets=tuple(targets), policy=policy, problem="; ".join(problems) or None)
     return replace(view, rivals=outside(view, listed.others)) if listed.others else view
 
