@@ -27,6 +27,8 @@ MOST_REMARKS = 20
 MOST_KEYS = 200
 """Keys that are read of a tenant's ConfigMap, in all of which ``MAX_TEXT`` characters."""
 
+ConfigMaps = Mapping[Key, Mapping[str, str]]
+"""Data of ConfigMaps."""
 ObjectNotice = tuple[str, Notice]
 """(``namespace/name`` of the ConfigMap, what to say about it)."""
 
@@ -142,7 +144,7 @@ def zero_names(settings: FleetSettings, namespace: str) -> tuple[str, ...]:
 
 
 def find(
-    config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings, namespace: str, names: Iterable[str]
+    config_maps: ConfigMaps, settings: FleetSettings, namespace: str, names: Iterable[str]
 ) -> tuple[Document | None, list[ObjectNotice]]:
     """The first present and non-empty ConfigMap of ``names``; says so when a second one is shadowed by it."""
     found: Document | None = None
@@ -160,9 +162,7 @@ def find(
     return found, notices
 
 
-def look_alikes(
-    config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings, namespaces: Iterable[str]
-) -> list[ObjectNotice]:
+def look_alikes(config_maps: ConfigMaps, settings: FleetSettings, namespaces: Iterable[str]) -> list[ObjectNotice]:
     """Warnings for ConfigMaps whose names suggest that somebody expects them to be read."""
     relevant = {settings.controller_namespace, *namespaces}
     notices: list[ObjectNotice] = []

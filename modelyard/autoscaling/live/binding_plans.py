@@ -93,9 +93,8 @@ def policy_plan(policy: PolicySpec, now: float) -> Plan:
         ready, effective = ConditionValue("True", "Accepted", describe(behaviour)), manifest(behaviour)
         metrics = ", ".join(f"{name}={value:g}" for name, value in policy.view.targets.items())
     before = stored_conditions(policy.status.get("conditions"))
-    values = conditions.build(before, (("Ready", ready),), policy.generation, now)
     fields = {"observedGeneration": policy.generation, "metrics": metrics, "effectiveBehavior": effective}
-    status = Status(fields, values)
+    status = Status(fields, conditions.build(before, (("Ready", ready),), policy.generation, now))
     plan = Plan(
         Subject(POLICIES, policy.key, policy.uid, policy.generation, ignored=policy.ignored),
         reason=ready.reason,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from modelyard.autoscaling.config_maps import saturation_names
+from modelyard.autoscaling.config_maps import ConfigMaps, saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.demands import (
@@ -143,9 +143,7 @@ class _Asked(NamedTuple):
     tokens: set[str]
 
 
-def _asked(
-    variants: tuple[Variant, ...], configured: Mapping[Key, Mapping[str, str]], settings: FleetSettings
-) -> _Asked:
+def _asked(variants: tuple[Variant, ...], configured: ConfigMaps, settings: FleetSettings) -> _Asked:
     return _Asked(
         SaturationConfigs(configured, settings).limiter,
         count_windows(variants, configured, settings),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from modelyard.autoscaling.config_maps import find, saturation_names
-from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.config_maps import ConfigMaps, find, saturation_names
+from modelyard.autoscaling.fleet import Variant, Workloads
 from modelyard.autoscaling.handling import fleet_handling
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
@@ -29,9 +29,7 @@ def sized_namespaces(variants: Iterable[Variant], settings: FleetSettings) -> se
     return {variant.key.namespace for variant in variants if every or variant.form == SLO}
 
 
-def token_namespaces(
-    variants: Iterable[Variant], config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings
-) -> set[str]:
+def token_namespaces(variants: Iterable[Variant], config_maps: ConfigMaps, settings: FleetSettings) -> set[str]:
     """Namespaces whose configuration chooses the token analyzer, which alone looks at the engines' caches.
 
     Configuration of the controller's namespace concerns every namespace it may apply to: asking once too often is
@@ -42,16 +40,14 @@ def token_namespaces(
     return homes if everywhere else {home for home in homes if _chooses_tokens(config_maps, home, settings)}
 
 
-def _chooses_tokens(config_maps: Mapping[Key, Mapping[str, str]], namespace: str, settings: FleetSettings) -> bool:
+def _chooses_tokens(config_maps: ConfigMaps, namespace: str, settings: FleetSettings) -> bool:
     document, _ = find(config_maps, settings, namespace, saturation_names(settings))
     return document is not None and any(
         entry.fields.get("analyzerName") == TOKEN_ANALYZER for entry in document.entries
     )
 
 
-def count_windows(
-    variants: Sequence[Variant], config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings
-) -> dict[int, set[str]]:
+def count_windows(variants: Sequence[Variant], config_maps: ConfigMaps, settings: FleetSettings) -> dict[int, set[str]]:
     """Windows (seconds) to count requests over, each with the namespaces that need it; none: most of them do."""
     found: dict[int, set[str]] = {}
     for (namespace, _), window in retentions(variants, config_maps, settings).items():
@@ -66,7 +62,7 @@ def workload_of(variant: Variant) -> WorkloadId | None:
     return WorkloadId(variant.key.namespace, target.group, target.kind, target.name) if target else None
 
 
-def at_zero(variants: Iterable[Variant], workloads: Mapping[WorkloadId, Workload]) -> dict[Key, Workload]:
+def at_zero(variants: Iterable[Variant], workloads: Workloads) -> dict[Key, Workload]:
     """The variants whose workload exists and is asked for no replicas, with that workload."""
     found: dict[Key, Workload] = {}
     for variant in variants:

@@ -254,7 +254,6 @@ class WakeWatch:
             source.told |= seen & source.models.keys()
 
     async def _pickers(self, models: Mapping[Key, str], sleeping: Mapping[Key, Workload]) -> Wanted:
-        """The endpoint pickers before the pools of these variants."""
         if not models:
             return {}
         await self._look_up({key.namespace for key in models})

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec, TargetSpec, backends_of, workload_of
+from modelyard.autoscaling.fleet import Workloads
+from modelyard.autoscaling.live.bindings.objects import (
+    Backends,
+    BindingSpec,
+    PolicySpec,
+    TargetSpec,
+    backends_of,
+    workload_of,
+)
 from modelyard.autoscaling.live.bindings.views import ListedBindings, policy_of
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.snapshot import PolicyEntry
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView, TargetView
-from modelyard.objects import Key, Workload, WorkloadId
+from modelyard.objects import Key
 
 SILENT = "the metrics snapshot says nothing about it; add an entry under policies"
 
@@ -25,7 +33,7 @@ def is_ours(view: BindingView, settings: FleetSettings) -> bool:
 
 
 def views_of(
-    bindings: Sequence[BindingSpec], policies: Iterable[PolicySpec], workloads: Mapping[WorkloadId, Workload]
+    bindings: Sequence[BindingSpec], policies: Iterable[PolicySpec], workloads: Workloads
 ) -> tuple[BindingView, ...]:
     """The bindings, in key order, with their policies and workloads and nothing measured yet."""
     listed = ListedBindings(tuple(bindings), {policy.key: policy for policy in policies})
@@ -39,9 +47,7 @@ def views_of(
     return tuple(views)
 
 
-def _target(
-    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], backends: Mapping[Key, Sequence[Workload]]
-) -> TargetView:
+def _target(spec: TargetSpec, workloads: Workloads, backends: Backends) -> TargetView:
     workload, problem = workload_of(spec, workloads, backends)
     bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, grace=spec.grace)
     if workload is None:
@@ -95,13 +101,11 @@ def _name(where: str, entry: PolicyEntry, view: BindingView) -> str:
     names = [target.name for target in view.targets]
     if not names:
         raise PlanInputError(f"{where}: nothing of {view.key} is scaled: {view.problem or 'it names no target'}")
-    if entry.target is None:
-        if len(names) == 1:
-            return names[0]
+    if entry.target is None and len(names) > 1:
         raise PlanInputError(f"{where}.target: {view.key} has several; name one of {', '.join(names)}")
-    if entry.target not in names:
+    if entry.target is not None and entry.target not in names:
         raise PlanInputError(f"{where}.target: {entry.target!r} is no target of {view.key} ({', '.join(names)})")
-    return entry.target
+    return names[0] if entry.target is None else entry.target
 
 
 def _check_metrics(where: str, entry: PolicyEntry, view: BindingView) -> None:

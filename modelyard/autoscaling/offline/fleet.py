@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from modelyard.autoscaling import owners as limit_owners
 from modelyard.autoscaling.config_maps import saturation_names
-from modelyard.autoscaling.fleet import Consumer, Fleet
+from modelyard.autoscaling.fleet import Consumer, Fleet, Workloads
 from modelyard.autoscaling.kinds import BINDINGS, CLUSTER_RUNTIMES, MODELS, POLICIES, RUNTIMES, SERVICES, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
@@ -118,8 +118,6 @@ def fleet_from_files(
 
 
 def _owners(by_kind: Mapping[str, Sequence[Manifest]]) -> Owners:
-    """Return the objects of the files that bound workloads."""
-
     def every(kind: ResourceType, read: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
         return [_read(manifest, read) for manifest in by_kind.get(kind.kind, ()) if manifest.group == kind.group]
 
@@ -258,9 +256,7 @@ def _config(body: Mapping[str, Any]) -> dict[str, str]:
     return dict(data)
 
 
-def _ready_pod(
-    key: Key, workload: str, targets: Iterable[WorkloadId], workloads: Mapping[WorkloadId, Workload], now: float
-) -> Pod:
+def _ready_pod(key: Key, workload: str, targets: Iterable[WorkloadId], workloads: Workloads, now: float) -> Pod:
     kind, name = workload.split("/")
     groups = {t.group for t in targets if (t.namespace, t.kind, t.name) == (key.namespace, kind, name)}
     group = min(groups, default=KNOWN.get(kind, ""))

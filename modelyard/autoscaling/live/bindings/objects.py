@@ -13,6 +13,7 @@ from typing import Any
 
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
 from modelyard.autoscaling.bindings.shares import CAPACITY, OPTIMIZER
+from modelyard.autoscaling.fleet import Workloads
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
@@ -42,6 +43,7 @@ ROLE = "modelinfer.volcano.sh/role"
 _MODEL, _BACKEND = "registry.volcano.sh/model-name", "registry.volcano.sh/backend-name"
 DEFAULT_GRACE = 30.0
 _GROUPS = {"LeaderWorkerSet": "leaderworkerset.x-k8s.io"}
+Backends = Mapping[Key, Sequence[Workload]]
 _SERVES = (("leaderworkerset.x-k8s.io", "LeaderWorkerSet"), ("apps", "Deployment"), ("apps", "StatefulSet"))
 
 
@@ -226,9 +228,7 @@ def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> B
     )
 
 
-def workload_of(
-    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], backends: Mapping[Key, Sequence[Workload]]
-) -> tuple[Workload | None, str]:
+def workload_of(spec: TargetSpec, workloads: Workloads, backends: Backends) -> tuple[Workload | None, str]:
     """The workload that a target is, or why there is none (empty: there is just none of that name)."""
     for id_ in spec.candidates:
         if id_ in workloads:
@@ -252,10 +252,7 @@ def workload_of(
 
 
 def resolve_workload(
-    spec: TargetSpec,
-    workloads: Mapping[WorkloadId, Workload],
-    backends: Mapping[Key, Sequence[Workload]],
-    errors: Mapping[WorkloadId, str],
+    spec: TargetSpec, workloads: Workloads, backends: Backends, errors: Mapping[WorkloadId, str]
 ) -> tuple[Workload | None, str | None]:
     """Return the workload that a target scales, or why there is none; ``errors``: why some could not be read."""
     workload, problem = workload_of(spec, workloads, backends)
