@@ -233,7 +233,6 @@ async def read_workloads(
     """Return the wanted workloads that exist, with their owners' limits, and why others could not be read.
 
     ``backends`` are those of Models, as (namespace, MODEL-BACKEND), whose workloads are wanted, whatever their names.
-
     Kinds that are not listed take two calls for each workload: each namespace has its turn and its share of them.
     ``partial``: a namespace that may not be read is the problem of the workloads in it alone.
     """

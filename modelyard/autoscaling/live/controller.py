@@ -49,7 +49,6 @@ class Actuated:
 class Controller:
     """The connections of one controller: cluster, Prometheus. Open once per shift.
 
-    ``async with Controller(settings) as controller: ...``
     Raises ``ClusterError`` when no cluster is configured. A missing or broken Prometheus does not stop it: every
     variant then keeps its replicas and says so.
     """

@@ -1,7 +1,6 @@
 """Gauges of how the controller fares: when it decided, what the conditions say, who may write, prices and targets.
 
-For dashboards and alerts, nobody scales by them. Rendered from statuses, annotations and Leases at every scrape, as all
-that the exporter shows.
+For dashboards and alerts, nobody scales by them. Rendered from statuses, annotations and Leases at every scrape.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ LATENCIES: Final = {"ttft": Signal.TTFT, "itl": Signal.ITL}
 
 
 class LeaseState(NamedTuple):
-    """A Lease that is looked for: whether it names a holder, and when that one renewed it (epoch seconds).
-
-    ``renewed`` is ``None`` where it never was, or where there is no such Lease.
-    """
+    """A Lease: whether it names a holder, and when that one renewed it (epoch seconds; ``None``: never or no Lease)."""
 
     key: Key
     held: bool = False

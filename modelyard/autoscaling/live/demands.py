@@ -23,8 +23,7 @@ def needs_loads(variants: Iterable[Variant], settings: FleetSettings) -> bool:
 
 
 def sized_namespaces(variants: Iterable[Variant], settings: FleetSettings) -> set[str]:
-    """Namespaces where observed TTFT and ITL matter: those with a variant in SLO form, and where attainment is aimed at
-    all others."""
+    """Namespaces where observed TTFT and ITL matter: those with a variant in SLO form; with aim attainment, all."""
     every = settings.aim is SizingAim.ATTAINMENT
     return {variant.key.namespace for variant in variants if every or variant.form == SLO}
 
@@ -32,8 +31,7 @@ def sized_namespaces(variants: Iterable[Variant], settings: FleetSettings) -> se
 def token_namespaces(variants: Iterable[Variant], config_maps: ConfigMaps, settings: FleetSettings) -> set[str]:
     """Namespaces whose configuration chooses the token analyzer, which alone looks at the engines' caches.
 
-    Configuration of the controller's namespace concerns every namespace it may apply to: asking once too often is
-    harmless.
+    Configuration of the controller's namespace concerns all that it may apply to: asking once too often is harmless.
     """
     everywhere = _chooses_tokens(config_maps, settings.controller_namespace, settings)
     homes = {variant.key.namespace for variant in variants}

@@ -50,10 +50,7 @@ class Pool:
 
 
 async def list_pools(cluster: Cluster, namespaces: Iterable[str]) -> tuple[Pool, ...]:
-    """The pools of these namespaces, of whichever API versions the cluster has; none where it has none of them.
-
-    Raises ``ClusterError`` when they may not be listed.
-    """
+    """The pools of these namespaces, of whichever API versions the cluster has. Raises ``ClusterError``."""
     found: dict[Key, Pool] = {}
     for version in POOL_VERSIONS:
         try:
@@ -99,10 +96,9 @@ class PickerReader:
         self._looked_at = float("-inf")
 
     async def read(self) -> dict[Pair, float] | None:
-        """Queued requests by model, of whichever namespace, summed over the picker's pods that answer; ``None`` when it
-        has no Ready pod.
+        """Queued requests by model, of whichever namespace, summed over the picker's pods that answer.
 
-        Raises ``PickerError``.
+        ``None``: it has no Ready pod. Raises ``PickerError``.
         """
         now = asyncio.get_running_loop().time()
         if not self._pages or now - self._looked_at >= LOOK_AGAIN:
@@ -163,10 +159,7 @@ def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
 
 
 async def addresses(cluster: Cluster, of: Pool) -> tuple[Scrape, ...]:
-    """The metrics pages of the Ready pods behind a pool's picker; none when the Service selects none.
-
-    Raises ``PickerError``.
-    """
+    """The metrics pages of the Ready pods, if any, behind a pool's picker. Raises ``PickerError``."""
     where = f"endpoint picker Service {of.key.namespace}/{of.picker} of InferencePool {of.key}"
     try:
         service = await cluster.get(SERVICES, of.picker, of.key.namespace)

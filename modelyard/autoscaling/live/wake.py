@@ -1,9 +1,8 @@
 """Notice between two ticks that somebody waits for a model at zero, so that the next tick need not wait for its time.
 
 Only while the last tick saw something at zero, each source is asked every second or so, once for all that depend on
-it: the endpoint pickers of InferencePools, the gateway queue in Prometheus, and the expressions of owners. A source
-that fails or has nothing to say is asked less and less often. A tick decides; nothing here scales anything. What was
-read of variants is handed to it; about bindings it asks again.
+it: endpoint pickers of InferencePools, the gateway queue in Prometheus, expressions of owners. One that fails or has
+nothing to say is asked less and less often. A tick decides: it has what was read of variants, and asks about bindings.
 """
 
 from __future__ import annotations
@@ -163,12 +162,8 @@ class Poller:
 
 
 class WakeWatch:
-    """``async with WakeWatch(cluster, prometheus) as wakes``; then ``complete`` and ``follow`` in every tick, and
-    ``wait`` between.
-
-    ``instance`` and ``gateways`` are the fleet settings ``controller_instance`` and ``gateway_namespaces``;
-    ``interval`` is in seconds.
-    """
+    """A context manager: ``complete`` and ``follow`` in every tick, and ``wait`` between, asking every ``interval``
+    seconds. ``instance`` and ``gateways`` are the fleet settings ``controller_instance`` and ``gateway_namespaces``."""
 
     def __init__(
         self,
@@ -221,8 +216,8 @@ class WakeWatch:
                 read = partial(ask_expression, self._expressions, one)
                 others[f"wake expression {one.text} in {one.namespace}"] = (read, {key: models[key] for key in keys})
         sources = self._poller.follow("VariantAutoscaling", {**pickers, **others}, shared_models(fleet.variants))
-        late = [(name, sources[name]) for name in pickers if sources[name].next_at <= now]
-        await asyncio.gather(*(self._poller.ask(*one) for one in late))
+        late = (name for name in pickers if sources[name].next_at <= now)
+        await asyncio.gather(*(self._poller.ask(name, sources[name]) for name in late))
         problems = [
             (next(iter(mine)).namespace, f"{name}: {sources[name].error}")
             for name, (_, mine) in pickers.items()

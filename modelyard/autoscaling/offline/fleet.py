@@ -60,11 +60,8 @@ def fleet_from_files(
         return [_read(manifest, read) for manifest in by_kind[kind]]
 
     variants = every(VARIANTS.kind, partial(observe.variant, strict=True))
-    workloads: dict[WorkloadId, Workload] = {}
-    for kind, group in KNOWN.items():
-        for manifest in by_kind[kind]:
-            one = _read(manifest, partial(_workload, group=group, kind=kind))
-            workloads[one.id] = one
+    known = (every(kind, partial(_workload, group=group, kind=kind)) for kind, group in KNOWN.items())
+    workloads = {workload.id: workload for some in known for workload in some}
     namespaces = {found.name: found for found in every("Namespace", parse.namespace)}
     stored = (
         spec for spec in every(BINDINGS.kind, partial(objects.binding, strict=True)) if is_ours(spec.view, settings)

@@ -18,7 +18,6 @@ from modelyard.objects import Key
 if TYPE_CHECKING:
     from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 
-LABELS = ["binding_name", "namespace", "target"]
 MOST_UNITS = 32
 """As many targets as a binding may have."""
 
@@ -54,7 +53,7 @@ class PolicyCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """The families, built from what the resources say now."""
         own = [self._fleet.instance] if self._fleet.instance else []
-        labels = [*LABELS, *(["controller_instance"] if own else [])]
+        labels = ["binding_name", "namespace", "target", *(["controller_instance"] if own else [])]
         desired = GaugeMetricFamily(
             "modelyard_policy_desired_replicas", "Replicas a binding's target should have", labels=labels
         )

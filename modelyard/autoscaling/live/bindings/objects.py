@@ -223,9 +223,8 @@ def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> B
         return binding
     problem = "; ".join(filter(None, (f"targetRef.namespace: {'; '.join(refused.values())}", binding.view.problem)))
     view = replace(binding.view, problem=problem, problem_reason=NOT_PERMITTED)
-    return replace(
-        binding, view=view, targets=tuple(one for one in binding.targets if one.workload.namespace not in refused)
-    )
+    targets = tuple(target for target in binding.targets if target.workload.namespace not in refused)
+    return replace(binding, view=view, targets=targets)
 
 
 def workload_of(spec: TargetSpec, workloads: Workloads, backends: Backends) -> tuple[Workload | None, str]:

@@ -1,7 +1,6 @@
 """What a loop process keeps about bindings between ticks. Nothing here decides anything; losing it costs little.
 
-After a restart the first tick has no earlier snapshot of counters and histograms: a rate or a 95th percentile over the
-last minute is missing for that tick, and missing means that replicas are kept. Everything else is read anew.
+After a restart a rate or a 95th percentile over the last minute is missing for one tick, so that replicas are kept.
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ class TargetPlan:
 
 
 def policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
-    """The policy, and what is wrong with it or with what the binding says of it; neither when there is none of that
-    name."""
+    """The policy, and what is wrong with it or with the binding's use of it; neither where no policy has the name."""
     key = Key(binding.view.key.namespace, binding.view.policy_name)
     found = listed.policies.get(key)
     if found is not None:
