@@ -140,9 +140,7 @@ def owner_of(workload: WorkloadId) -> OwnerRef:
 
 def _at_home(pod: Pod, home: tuple[str, int] | None) -> Pod:
     """The pod on the one node of its accelerator; pods of others hold nothing of this inventory."""
-    if home is None:
-        return replace(pod, node="")
-    return replace(pod, node=f"{_NODE}{home[0]}", gpus=home[1], gpu_resource="")
+    return replace(pod, node=f"{_NODE}{home[0]}", gpus=home[1], gpu_resource="") if home else replace(pod, node="")
 
 
 def _workload(workload: Workload, gpus: int) -> Workload:

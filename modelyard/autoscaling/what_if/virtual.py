@@ -262,7 +262,6 @@ class VirtualFleet:
         self._variants[decision.key] = after
 
     def _seen(self) -> Signals:
-        """The load where it was held, on the replicas there are."""
         before, later = self._start.signals, self.now - self._start.now
         pods = [s for s in before.pods if Key(s.namespace, s.pod) not in self._engines]
         performance = [p for p in before.performance if Key(p.namespace, p.pod) not in self._engines]
