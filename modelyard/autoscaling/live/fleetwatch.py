@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
@@ -142,7 +143,7 @@ class Fleetwatch:
                 log.debug("%s", error)
                 complete = complete and not isinstance(error, Unavailable)
                 continue
-            store = self._mirror.store(Want(resource, _count(listed=(group, kind) in LISTED)), self._spaces)
+            store = self._mirror.store(Want(resource, partial(_count, listed=(group, kind) in LISTED)), self._spaces)
             self._workloads[group, kind] = resource, store
             complete = False
         wanted = (target for target in targets if self._must_ask(*target))
@@ -189,9 +190,6 @@ def _target(variant: Variant) -> tuple[str, str, Key]:
     return variant.target.group, variant.target.kind, Key(variant.key.namespace, variant.target.name)
 
 
-def _count(listed: bool) -> Callable[[Object], Count]:
-    def count(obj: Object) -> Count:
-        replicas = int((obj.get("status") or {}).get("replicas") or 0) if listed else None
-        return obj["metadata"].get("resourceVersion", ""), replicas
-
-    return count
+def _count(obj: Object, listed: bool) -> Count:
+    replicas = int((obj.get("status") or {}).get("replicas") or 0) if listed else None
+    return obj["metadata"].get("resourceVersion", ""), replicas
