@@ -6,7 +6,7 @@ For dashboards and alerts, nobody scales by them. Rendered from statuses, annota
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -16,9 +16,6 @@ from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live.prediction import read_prediction
 from modelyard.metrics.vocabulary import ENGINES, Signal
 from modelyard.objects import Condition, Key, parse
-
-if TYPE_CHECKING:
-    from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 
 CONDITION_TYPES: Final = frozenset(
     {
@@ -47,6 +44,21 @@ class Told(NamedTuple):
     kind: str
     key: Key
     conditions: Sequence[Condition]
+
+
+class Watched(Protocol):
+    """What there is to expose; a ``Fleetwatch``."""
+
+    instance: str | None
+
+    def published(self) -> Iterable[tuple[Variant, int | None]]:
+        """The variants whose gauges may be served."""
+
+    def told(self) -> Iterable[Told]:
+        """The objects that are handled, with their conditions."""
+
+    def leases(self) -> Iterable[LeaseState]:
+        """The Leases that are looked for, as far as they may be read."""
 
 
 def lease_state(obj: Mapping[str, Any]) -> LeaseState:
@@ -79,7 +91,7 @@ def bounds_of(latency: str, target: float) -> Iterator[tuple[str, str]]:
 class ControllerCollector(Collector):
     """The exposition of what is known of one installation's controller."""
 
-    def __init__(self, fleet: Fleetwatch) -> None:
+    def __init__(self, fleet: Watched) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterable[Metric]:

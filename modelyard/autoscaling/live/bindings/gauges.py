@@ -7,16 +7,13 @@ cannot be decided has no series: whoever follows keeps what there is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from modelyard.autoscaling.conditions import READY
 from modelyard.objects import Key
-
-if TYPE_CHECKING:
-    from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 
 MOST_UNITS = 32
 """As many targets as a binding may have."""
@@ -30,6 +27,15 @@ class Gauges(NamedTuple):
     desired: int
     current: int | None
     panic: bool
+
+
+class PublishedBindings(Protocol):
+    """What there is to expose; a ``Fleetwatch``."""
+
+    instance: str | None
+
+    def published_bindings(self) -> Iterable[Gauges]:
+        """The targets whose gauges may be served."""
 
 
 def gauges_of(key: Key, status: Mapping[str, Any]) -> Iterator[Gauges]:
@@ -47,7 +53,7 @@ def gauges_of(key: Key, status: Mapping[str, Any]) -> Iterator[Gauges]:
 class PolicyCollector(Collector):
     """The exposition of one installation's bindings: no families at all where there are none."""
 
-    def __init__(self, fleet: Fleetwatch) -> None:
+    def __init__(self, fleet: PublishedBindings) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterable[Metric]:
