@@ -1,7 +1,6 @@
 """What an accelerator is called: one short name for the many product labels vendors put on nodes.
 
-``limiter`` applies it to node labels and to variant labels alike, so that both meet in one pool; ``select`` uses
-``resolve`` to find the accelerator of a variant that does not name one.
+It applies to node labels and to variant labels alike, so that both meet in one pool.
 """
 
 from __future__ import annotations

@@ -13,11 +13,9 @@ from modelyard.autoscaling.fleet import Consumer
 from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS, Handling
 from modelyard.objects import Notice, ReplicaLimits
 
-LIMITS_UNKNOWN = "OwnerLimitsUnknown"
-
 
 def variant_bounds(
-    handling: Handling, consumers: Sequence[Consumer], limits: ReplicaLimits | None = None
+    handling: Handling, consumers: Sequence[Consumer], limits: ReplicaLimits | None
 ) -> tuple[Bounds, tuple[Notice, ...]]:
     """Return the bounds and what is wrong with them. ``limits`` are those that the workload's owner sets."""
     heeded = consumers if handling.reading.heeds_scalers else ()
@@ -54,7 +52,7 @@ def variant_bounds(
 
 def limits_unknown(limits: ReplicaLimits) -> Notice:
     """Return the warning about limits of an owner that could not be read."""
-    return Notice(LIMITS_UNKNOWN, f"{limits.problem}; only the other bounds hold", "Warning")
+    return Notice("OwnerLimitsUnknown", f"{limits.problem}; only the other bounds hold", "Warning")
 
 
 def required_minimum(handling: Handling, limits: ReplicaLimits | None) -> tuple[int, str]:

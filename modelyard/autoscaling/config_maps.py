@@ -27,6 +27,8 @@ MOST_REMARKS = 20
 MOST_KEYS = 200
 """Keys that are read of a tenant's ConfigMap, in all of which ``MAX_TEXT`` characters."""
 
+ConfigMaps = Mapping[Key, Mapping[str, str]]
+"""Data of ConfigMaps."""
 ObjectNotice = tuple[str, Notice]
 """(``namespace/name`` of the ConfigMap, what to say about it)."""
 
@@ -142,10 +144,7 @@ def zero_names(settings: FleetSettings, namespace: str) -> tuple[str, ...]:
 
 
 def find(
-    config_maps: Mapping[Key, Mapping[str, str]],
-    settings: FleetSettings,
-    namespace: str,
-    names: Iterable[str],
+    config_maps: ConfigMaps, settings: FleetSettings, namespace: str, names: Iterable[str]
 ) -> tuple[Document | None, list[ObjectNotice]]:
     """The first present and non-empty ConfigMap of ``names``; says so when a second one is shadowed by it."""
     found: Document | None = None
@@ -163,9 +162,7 @@ def find(
     return found, notices
 
 
-def look_alikes(
-    config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings, namespaces: Iterable[str]
-) -> list[ObjectNotice]:
+def look_alikes(config_maps: ConfigMaps, settings: FleetSettings, namespaces: Iterable[str]) -> list[ObjectNotice]:
     """Warnings for ConfigMaps whose names suggest that somebody expects them to be read."""
     relevant = {settings.controller_namespace, *namespaces}
     notices: list[ObjectNotice] = []
@@ -176,16 +173,13 @@ def look_alikes(
                 f"ConfigMap {key} is not read: what it sets ({', '.join(sorted(config_maps[key])) or 'nothing'}) are "
                 "parameters of the flow autoscale and environment variables of its worker; move it there and delete it"
             )
-            notices.append((str(key), Notice("ConfigurationIgnored", message, "Warning")))
-            continue
-        known = (*saturation_names(settings), *zero_names(settings, key.namespace))
-        if key.namespace not in relevant or key.name in known or not any(word in name for word in _TELLING):
-            continue
-        zero = "zero" in name
-        right = settings.scale_to_zero_config_map if zero else settings.saturation_config_map
-        message = (
-            f"ConfigMap {key} is not read: the name looked up is {right!r}; rename it if it is meant for autoscaling"
-        )
+        else:
+            known = (*saturation_names(settings), *zero_names(settings, key.namespace))
+            if key.namespace not in relevant or key.name in known or not any(word in name for word in _TELLING):
+                continue
+            right = settings.scale_to_zero_config_map if "zero" in name else settings.saturation_config_map
+            message = f"ConfigMap {key} is not read: the name looked up is {right!r}; rename it if it is meant for "
+            message += "autoscaling"
         notices.append((str(key), Notice("ConfigurationIgnored", message, "Warning")))
     return notices
 

@@ -48,14 +48,9 @@ def lines(record: Record) -> list[str]:
         f"accelerator {now.accelerator or UNKNOWN}, {counted(now.gpus, 'GPU')} and cost {now.cost:g} per replica, "
         f"actuation {writes.mode}",
     ]
-    if (bounds := _bounds(record.bounds)) is not None:
-        told.append(bounds)
-    if (facts := _facts(why.facts)) is not None:
-        told.append(facts)
-    if why.evidence is not None:
-        told.append(_evidence(why.evidence))
-    if why.prediction is not None:
-        told.append(_prediction(why.prediction))
+    evidence = "" if why.evidence is None else _evidence(why.evidence)
+    prediction = "" if why.prediction is None else _prediction(why.prediction)
+    told += filter(None, (_bounds(record.bounds), _facts(why.facts), evidence, prediction))
     for step in why.steps:
         change = f" {_known(step.before)} → {step.after}" if step.before != step.after else f" = {step.after}"
         told.append(f"{step.stage}{'' if step.after is None else change}: {step.detail}")
@@ -79,20 +74,18 @@ def remarks(decision: VariantDecision | BindingDecision) -> list[str]:
     ]
 
 
-def _bounds(bounds: Bounds) -> str | None:
-    """Return the tightest bounds and the fields that state them, ``None`` without any."""
+def _bounds(bounds: Bounds) -> str:
     parts = []
     if bounds.lower:
         parts.append(f"at least {bounds.lower} ({bounds.lower_from})")
     if bounds.upper is not None:
         parts.append(f"at most {bounds.upper} ({bounds.upper_from})")
-    return f"bounds: {', '.join(parts)}" if parts else None
+    return f"bounds: {', '.join(parts)}" if parts else ""
 
 
-def _facts(facts: DecisionFacts) -> str | None:
-    """Return the labelled numbers of a decision, ``None`` without any."""
-    labelled = [
-        (label, f"{value:.4g} {unit}")
+def _facts(facts: DecisionFacts) -> str:
+    return "; ".join(
+        f"{label} {value:.4g} {unit}"
         for label, value, unit in (
             ("load", facts.load, facts.unit),
             ("planned for", facts.forecast, facts.unit),
@@ -100,8 +93,7 @@ def _facts(facts: DecisionFacts) -> str | None:
             ("required", facts.required, "replicas"),
         )
         if value is not None
-    ]
-    return "; ".join(f"{label} {value}" for label, value in labelled) or None
+    )
 
 
 def _evidence(evidence: Evidence) -> str:

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from modelyard.autoscaling.config_maps import ConfigMaps
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.view import BindingView
 from modelyard.metrics.values import Signals
 from modelyard.objects import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
+
+Workloads = Mapping[WorkloadId, Workload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Fleet:
 
     now: float
     variants: tuple[Variant, ...] = ()
-    workloads: Mapping[WorkloadId, Workload] = field(default_factory=dict)
+    workloads: Workloads = field(default_factory=dict)
     workload_errors: Mapping[WorkloadId, str] = field(default_factory=dict)
     pods: tuple[Pod, ...] = ()
     owners: Mapping[tuple[str, str, str], OwnerRef] = field(default_factory=dict)
@@ -117,7 +120,7 @@ class Fleet:
     consumers: tuple[Consumer, ...] = ()
     consumers_error: str | None = None
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
-    config_maps: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
+    config_maps: ConfigMaps = field(default_factory=dict)
     signals: Signals = field(default_factory=Signals)
     bindings: tuple[BindingView, ...] = ()
     """AutoscalingPolicyBindings with everything their decision needs."""

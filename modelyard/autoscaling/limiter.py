@@ -71,10 +71,8 @@ def limit(
             candidates.append(variant)
             if skipped is not None:
                 notice = Notice("LimiterUnavailable", str(skipped), "Warning")
-                change = ReplicaChange(
-                    STAGE, variant.replicas, variant.replicas, skipped, suffix=skipped, notices=(notice,)
-                )
-                changes.append((key, change))
+                same = variant.replicas
+                changes.append((key, ReplicaChange(STAGE, same, same, skipped, suffix=skipped, notices=(notice,))))
         elif skipped is None:
             changes.append((key, ReplicaChange(STAGE, None, None, _NO_GROWTH)))
     if tick.quotas or skipped is None:
@@ -85,7 +83,6 @@ def limit(
 
 
 def _serve(variant: Sized, grant: Grant, held: _Held) -> ReplicaChange:
-    """Give a variant of the replicas it asks for those that are allowed and there."""
     current, replicas = variant.seen.current or 0, variant.replicas or 0
     asked = replicas - current
     allowed, quota, why = held.allowed(variant.seen, asked)
@@ -130,16 +127,26 @@ class _Held:
             self._gpus[space, seen.pool] += replicas * seen.gpus
 
 
+def _by_need(seen: Observation, limits: Thresholds) -> Any:
+    """Order by importance of the service class, spare KV cache, cost and name.
+
+    A variant without a class is of the least important; one without a replica that says what is spare comes first.
+    """
+    service = seen.objective.service if seen.objective is not None else None
+    priority = service.priority if service is not None else LOWEST_PRIORITY
+    used = [signal.kv for signal, _ in seen.units if signal.kv is not None]
+    spare = round(limits.kv - fsum(used) / len(used), DIGITS) if used else float("-inf")
+    return priority, spare, seen.variant.cost, seen.key
+
+
 class ByNode:
     """Whole replicas on single nodes; first the most important service class, then the model with least room."""
+
+    order = staticmethod(_by_need)
 
     def __init__(self, fleet: Fleet, variants: Sequence[Observation], matches: Matcher) -> None:
         self._pools = Pools(fleet, matches)
         self._pools.reserve(variants)
-
-    def order(self, seen: Observation, limits: Thresholds) -> Any:
-        """Order by priority, spare, cost and name."""
-        return by_need(seen, limits)
 
     def take(self, seen: Observation, replicas: int) -> tuple[int, str]:
         """Take as many as fit."""
@@ -160,20 +167,7 @@ class ByNode:
 class _Uncounted:
     """No GPUs are counted: what quotas allow is given, in the order of ``ByNode``."""
 
-    def order(self, seen: Observation, limits: Thresholds) -> Any:
-        return by_need(seen, limits)
+    order = staticmethod(_by_need)
 
     def take(self, seen: Observation, replicas: int) -> tuple[int, str]:
         return replicas, f"+{replicas} within the quotas"
-
-
-def by_need(seen: Observation, limits: Thresholds) -> Any:
-    """Return what variants are sorted by: importance of the service class, spare KV cache, cost, name.
-
-    A variant without a class is of the least important; one without a replica that says what is spare comes first.
-    """
-    service = seen.objective.service if seen.objective is not None else None
-    priority = service.priority if service is not None else LOWEST_PRIORITY
-    used = [signal.kv for signal, _ in seen.units if signal.kv is not None]
-    spare = round(limits.kv - fsum(used) / len(used), DIGITS) if used else float("-inf")
-    return priority, spare, seen.variant.cost, seen.key

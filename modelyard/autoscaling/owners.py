@@ -94,8 +94,7 @@ def _runtime_of(obj: Object) -> tuple[str, str]:
     kind, _, rest = noted.partition("/") if isinstance(noted, str) else ("", "", "")
     rolled_out = rest.partition("@")[0]
     if isinstance(name, str) and name and name != rolled_out:
-        named_kind = named.get("kind")
-        return (named_kind if isinstance(named_kind, str) else "", name)
+        return (named["kind"] if isinstance(named.get("kind"), str) else "", name)
     return (kind, rolled_out) if rolled_out else ("", "")
 
 
@@ -135,8 +134,6 @@ def _mappings(values: Any) -> Iterable[Mapping[str, Any]]:
 
 
 class _Stated(NamedTuple):
-    """A bound and the field that states it."""
-
     value: int
     where: str
 
@@ -159,15 +156,14 @@ class Owners:
         fields = f"minReplicas and maxReplicas of {kind.kind} {key}"
         if problem := self._unknown(fields, kind, key.namespace):
             return replace(workload, limits=ReplicaLimits(problem=problem))
-        limits: ReplicaLimits | None = None
-        if kind == SERVICES:
-            service = self.services.get(key)
-            if service is not None and service.uid in ("", owner.uid):
-                limits = self._of_component(workload, service)
+        owning: ServiceReplicas | ModelReplicas | None
+        owning = self.services.get(key) if kind == SERVICES else self.models.get(key)
+        if owning is None or owning.uid not in ("", owner.uid):
+            return workload
+        if isinstance(owning, ServiceReplicas):
+            limits = self._of_component(workload, owning)
         else:
-            model = self.models.get(key)
-            if model is not None and model.uid in ("", owner.uid):
-                limits = _of_backend(workload, model)
+            limits = _of_backend(workload, owning)
         return workload if limits is None else replace(workload, limits=limits)
 
     def _unknown(self, fields: str, kind: ResourceType, namespace: str) -> str:

@@ -1,7 +1,6 @@
 """Where a VariantAutoscaling's profile comes from, and the engine behind it: an annotation that is written with it.
 
-Written by ``benchmarks.profile_patch`` (``modelyard profile fit``, refits, onboardings); decisions have the engine
-through ``live.observe``.
+Written by ``benchmarks.profile_patch``; decisions have the engine through ``live.observe``.
 """
 
 from __future__ import annotations
@@ -33,15 +32,13 @@ def provenance(obj: Mapping[str, Any]) -> dict[str, Any]:
 def engine_of(told: Mapping[str, Any], profile: Mapping[str, str]) -> tuple[float, float, float, float] | None:
     """The engine's own α, β, γ and δ in ms, by what is told of a profile with these parameters.
 
-    ``None`` where nothing is told of the engine, nothing that can be true, or of another profile: numbers that somebody
-    wrote since are meant.
+    ``None`` where nothing is told of the engine, nothing that can be true, or of a profile that was changed since.
     """
     engine = told.get("engine")
     if not isinstance(engine, dict) or told.get("profile") != profile:
         return None
     values: list[float] = []
-    for name in NAMES:
-        value = engine.get(name)
+    for value in map(engine.get, NAMES):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _HIGHEST:
             return None
         values.append(float(value))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from modelyard.autoscaling.bounds import variant_bounds
 from modelyard.autoscaling.budget import SHARE, Ask, waiting_since, within_share
 from modelyard.autoscaling.conditions import OPTIMIZATION_READY
+from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.decision import UNBOUNDED
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.handling import Handling, fleet_handling, handling_of
@@ -34,11 +35,16 @@ PASSES = 6
 """How often the states of a replica's queueing chain are looked at, one with the other."""
 
 
-class Selected(NamedTuple):
-    """``variants`` are all variants of this controller in key order; ``kept`` those that cannot be decided on."""
+class Observed(NamedTuple):
+    """``variants`` are all variants of this controller in key order; ``kept`` those that cannot be decided on.
 
-    variants: list[Observation]
-    kept: dict[Key, Proposed]
+    ``notices`` are about ConfigMaps, ``unattributed`` counts signals of pods that belong to no variant.
+    """
+
+    variants: Sequence[Observation]
+    kept: Mapping[Key, Proposed]
+    notices: tuple[ObjectNotice, ...] = ()
+    unattributed: int = 0
 
     @property
     def active(self) -> list[Observation]:
@@ -46,7 +52,7 @@ class Selected(NamedTuple):
         return [seen for seen in self.variants if seen.key not in self.kept]
 
 
-def select(fleet: Fleet, settings: FleetSettings) -> Selected:
+def select(fleet: Fleet, settings: FleetSettings) -> Observed:
     """Select this controller's variants, and settle those that cannot be decided on."""
     default = fleet_handling(settings)
     consumers: dict[WorkloadId, list[Consumer]] = defaultdict(list)
@@ -77,9 +83,8 @@ def select(fleet: Fleet, settings: FleetSettings) -> Selected:
             kept |= {younger.key: _rejected(younger, claimants[0]) for younger in claimants[1:]}
         if (unusable := _target_unusable(claimants[0], fleet.workload_errors.get(id_))) is not None:
             kept[claimants[0].key] = unusable
-    selected = Selected(variants, kept)
-    kept |= _beyond_share(selected.active)
-    return selected
+    active = Observed(variants, kept).active
+    return Observed(variants, kept | _beyond_share(active))
 
 
 def _beyond_share(active: Sequence[Observation]) -> dict[Key, Proposed]:
@@ -94,7 +99,7 @@ def _beyond_share(active: Sequence[Observation]) -> dict[Key, Proposed]:
     if all(work <= SHARE for work in asked.values()):
         return {}
     asks = [
-        Ask(namespace, work, min(map(_since, variants)))
+        Ask(namespace, work, min(waiting_since(seen.variant.conditions, OPTIMIZATION_READY) for seen in variants))
         for ((namespace, _), variants), work in zip(models.items(), units, strict=True)
     ]
     return {
@@ -114,10 +119,6 @@ def _units(variants: Sequence[Observation]) -> float:
     return UNITS_OF_A_VARIANT * len(variants) + UNITS_OF_A_SPEED * learnt + PASSES * chains
 
 
-def _since(seen: Observation) -> float:
-    return waiting_since(seen.variant.conditions, OPTIMIZATION_READY)
-
-
 def _observed(
     variant: Variant, default: Handling, fleet: Fleet, consumers: Mapping[WorkloadId, list[Consumer]]
 ) -> Observation:
@@ -128,18 +129,9 @@ def _observed(
     if target is not None and target.name and target.kind:
         id_ = WorkloadId(variant.key.namespace, target.group, target.kind, target.name)
         workload, error = fleet.workloads.get(id_), fleet.consumers_error
+    seen = Observation(variant.key, variant, handling, handling.mode, memory, desired, id_, consumers_error=error)
     if workload is None:
-        return Observation(
-            variant.key,
-            variant,
-            handling,
-            handling.mode,
-            memory,
-            desired,
-            id_,
-            consumers_error=error,
-            notices=handling.notices,
-        )
+        return seen._replace(notices=handling.notices)
     if memory.workload_uid and workload.uid and memory.workload_uid != workload.uid:
         # Deleted and created again: what was desired of the old one says nothing about this one.
         desired = None
@@ -152,19 +144,14 @@ def _observed(
         notices = (*problems, *notices)
     # Current falls back to spec: replicas just asked for count as pending.
     spec = 1 if workload.spec_replicas is None else workload.spec_replicas
-    seen = Observation(
-        variant.key,
-        variant,
-        handling,
-        mode,
-        memory,
-        desired,
-        id_,
-        workload,
-        scalers,
-        error,
-        bounds,
-        spec,
+    seen = seen._replace(
+        mode=mode,
+        memory=memory,
+        desired=desired,
+        workload=workload,
+        consumers=scalers,
+        bounds=bounds,
+        spec=spec,
         current=(workload.status_replicas or spec) if spec > 0 else 0,
         ready=workload.ready,
         notices=(*handling.notices, *notices),

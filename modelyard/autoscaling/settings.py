@@ -196,19 +196,8 @@ class FleetSettings(BaseModel):
     def compressed(self, factor: float) -> FleetSettings:
         """The same for a world that runs ``factor`` times faster than the wall clock (demonstrations)."""
         durations = (
-            "peak_window",
-            "warm_up",
-            "scale_down_delay",
-            "transition_limit",
-            "partial_limit",
-            "stale_after",
-            "status_refresh",
-            "tick",
-            "load_window",
-            "token_memory",
-            "trend_window",
-            "startup_default",
-            "target_ttft",
-            "target_itl",
+            *("peak_window", "warm_up", "scale_down_delay", "transition_limit", "partial_limit", "stale_after"),
+            *("status_refresh", "tick", "load_window", "token_memory", "trend_window", "startup_default"),
+            *("target_ttft", "target_itl"),
         )
         return self.model_copy(update={name: getattr(self, name) / factor for name in durations})

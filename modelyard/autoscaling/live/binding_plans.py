@@ -20,8 +20,6 @@ from modelyard.reconcile.plan import Plan, Ref, Scale, Status, Subject
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.reconcile.status import is_due, timestamp
 
-TIMES = ("lastScaleTime",)
-"""Fields of a unit that are epoch seconds in a decision and text in a status."""
 TOTALS = ("targets", "minReplicas", "maxReplicas", "currentReplicas", "desiredReplicas", "mode")
 
 
@@ -67,7 +65,7 @@ def status_of(decision: BindingDecision) -> Status:
 def _unit(unit: Mapping[str, object]) -> dict[str, Any]:
     """A unit as the status stores it: times as text, nothing that is not known."""
     return {
-        name: timestamp(value) if name in TIMES and isinstance(value, int | float) else value
+        name: timestamp(value) if name == "lastScaleTime" and isinstance(value, int | float) else value
         for name, value in unit.items()
         if value is not None
     }
@@ -95,9 +93,8 @@ def policy_plan(policy: PolicySpec, now: float) -> Plan:
         ready, effective = ConditionValue("True", "Accepted", describe(behaviour)), manifest(behaviour)
         metrics = ", ".join(f"{name}={value:g}" for name, value in policy.view.targets.items())
     before = stored_conditions(policy.status.get("conditions"))
-    values = conditions.build(before, (("Ready", ready),), policy.generation, now)
     fields = {"observedGeneration": policy.generation, "metrics": metrics, "effectiveBehavior": effective}
-    status = Status(fields, values)
+    status = Status(fields, conditions.build(before, (("Ready", ready),), policy.generation, now))
     plan = Plan(
         Subject(POLICIES, policy.key, policy.uid, policy.generation, ignored=policy.ignored),
         reason=ready.reason,

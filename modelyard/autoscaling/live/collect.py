@@ -10,12 +10,12 @@ import asyncio
 import dataclasses
 import gc
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from modelyard.autoscaling.config_maps import saturation_names
+from modelyard.autoscaling.config_maps import ConfigMaps, saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.live.demands import (
@@ -79,7 +79,7 @@ async def collect(
     selection: Selection,
     last_seen: LastSeen,
     loads: LoadHistory | None = None,
-    homes: Iterable[str] = (),
+    homes: Collection[str] = (),
 ) -> Fleet:
     """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists.
 
@@ -91,62 +91,48 @@ async def collect(
     gc.disable()
     try:
         loads = loads or LoadHistory(settings.load_history, settings.tick, clock=mirror.cluster.now)
-        return await _collect(mirror, prometheus, expressions, settings, selection, last_seen, loads, sorted(homes))
+        spaces = selection.spaces(settings)
+        variants = (await mirror.read(wants.variants(selection.label_selector), spaces)).within(spaces)
+        configured = await _config_maps(mirror, settings, spaces, class_references(variants))
+        wanted = {target for v in variants if (target := workload_of(v))}
+        own = sorted({v.key.namespace for v in variants})
+        # Tenants wrote what is read here: the loop, and with it the Lease, does not wait for it.
+        asked = await asyncio.to_thread(_asked, variants, configured, settings)
+        async with asyncio.TaskGroup() as group:
+            signals = group.create_task(_signals(prometheus, settings, spaces, variants, asked, last_seen, loads))
+            workloads = group.create_task(read_workloads(mirror, wanted, own))
+            wakes = group.create_task(_wakes(expressions, variants, workloads))
+            pods = group.create_task(_pods(mirror, own, asked.limiter))
+            owners = group.create_task(_owners(mirror, own, any(w.group != "apps" for w in wanted)))
+            nodes = group.create_task(_nodes(mirror, settings.node_selector, own))
+            consumers = group.create_task(_consumers(mirror, sorted({*own, *homes})))
+            namespaces = group.create_task(read_namespaces(mirror, [*own, *homes]))
+        found, unread = workloads.result()
+        pending, broken = wakes.result()
+        said = signals.result()
+        errors = with_errors(said.errors_in, ((key.namespace, text) for key, text in broken.items()))
+        listed, nodes_error = nodes.result()
+        scalers, scalers_error = consumers.result()
+        for text in few(list(unread_scalers(scalers, wanted))):
+            log.warning("%s", text)
+        return Fleet(
+            now=mirror.cluster.now(),
+            variants=variants,
+            workloads=found,
+            workload_errors=unread,
+            pods=pods.result(),
+            owners=owners.result(),
+            nodes=listed,
+            nodes_error=nodes_error,
+            consumers=scalers,
+            consumers_error=scalers_error,
+            namespaces=namespaces.result(),
+            config_maps=configured,
+            signals=dataclasses.replace(said, wake=pending, errors_in=errors),
+        )
     finally:
         if pause:
             gc.enable()
-
-
-async def _collect(
-    mirror: Mirror,
-    prometheus: Prometheus | PrometheusError,
-    expressions: Expressions,
-    settings: FleetSettings,
-    selection: Selection,
-    last_seen: LastSeen,
-    loads: LoadHistory,
-    others: list[str],
-) -> Fleet:
-    spaces = selection.spaces(settings)
-    variants = (await mirror.read(wants.variants(selection.label_selector), spaces)).within(spaces)
-    configured = await _config_maps(mirror, settings, spaces, class_references(variants))
-
-    wanted = {target for v in variants if (target := workload_of(v))}
-    homes = sorted({v.key.namespace for v in variants})
-    # Tenants wrote what is read here: the loop, and with it the Lease, does not wait for it.
-    asked = await asyncio.to_thread(_asked, variants, configured, settings)
-    async with asyncio.TaskGroup() as group:
-        signals = group.create_task(_signals(prometheus, settings, spaces, variants, asked, last_seen, loads))
-        workloads = group.create_task(read_workloads(mirror, wanted, homes))
-        wakes = group.create_task(_wakes(expressions, variants, workloads))
-        pods = group.create_task(_pods(mirror, homes, asked.limiter))
-        owners = group.create_task(_owners(mirror, homes, any(w.group != "apps" for w in wanted)))
-        nodes = group.create_task(_nodes(mirror, settings.node_selector, homes))
-        consumers = group.create_task(_consumers(mirror, sorted({*homes, *others})))
-        namespaces = group.create_task(read_namespaces(mirror, [*homes, *others]))
-    found, unread = workloads.result()
-    pending, broken = wakes.result()
-    said = signals.result()
-    errors = with_errors(said.errors_in, ((key.namespace, text) for key, text in broken.items()))
-    listed, nodes_error = nodes.result()
-    scalers, scalers_error = consumers.result()
-    for text in few(list(unread_scalers(scalers, wanted))):
-        log.warning("%s", text)
-    return Fleet(
-        now=mirror.cluster.now(),
-        variants=variants,
-        workloads=found,
-        workload_errors=unread,
-        pods=pods.result(),
-        owners=owners.result(),
-        nodes=listed,
-        nodes_error=nodes_error,
-        consumers=scalers,
-        consumers_error=scalers_error,
-        namespaces=namespaces.result(),
-        config_maps=configured,
-        signals=dataclasses.replace(said, wake=pending, errors_in=errors),
-    )
 
 
 class _Asked(NamedTuple):
@@ -157,9 +143,7 @@ class _Asked(NamedTuple):
     tokens: set[str]
 
 
-def _asked(
-    variants: tuple[Variant, ...], configured: Mapping[Key, Mapping[str, str]], settings: FleetSettings
-) -> _Asked:
+def _asked(variants: tuple[Variant, ...], configured: ConfigMaps, settings: FleetSettings) -> _Asked:
     return _Asked(
         SaturationConfigs(configured, settings).limiter,
         count_windows(variants, configured, settings),
@@ -173,8 +157,8 @@ async def _config_maps(
     names = (*saturation_names(settings), settings.scale_to_zero_config_map)
     own = settings.controller_namespace
 
-    async def named(name: str) -> Iterable[wants.Data]:
-        return (await mirror.read(wants.config_maps(name), spaces)).within(spaces)
+    async def read(name: str, places: tuple[str, ...]) -> Iterable[wants.Data]:
+        return (await mirror.read(wants.config_maps(name), places)).within(places)
 
     async def of_classes(name: str) -> Iterable[wants.Data]:
         # Users choose these names: one that may not be read is missing for its users only.
@@ -192,10 +176,8 @@ async def _config_maps(
             log.warning("SLO classes in ConfigMap %s are not read (grant list on it): %s", name, why)
         return store.within(places)
 
-    async def ours() -> Iterable[wants.Data]:
-        return (await mirror.read(wants.config_maps(), (own,))).within((own,))
-
-    lists = await asyncio.gather(ours(), *map(named, names), *map(of_classes, sorted(classes)))
+    shared = (read(name, spaces) for name in names)
+    lists = await asyncio.gather(read("", (own,)), *shared, *map(of_classes, sorted(classes)))
     return {key: data for found in lists for key, data in found}
 
 
@@ -251,7 +233,6 @@ async def read_workloads(
     """Return the wanted workloads that exist, with their owners' limits, and why others could not be read.
 
     ``backends`` are those of Models, as (namespace, MODEL-BACKEND), whose workloads are wanted, whatever their names.
-
     Kinds that are not listed take two calls for each workload: each namespace has its turn and its share of them.
     ``partial``: a namespace that may not be read is the problem of the workloads in it alone.
     """
@@ -312,21 +293,17 @@ async def read_workloads(
             owner=parse.controller_of(body),
         )
 
-    await asyncio.gather(
-        *(listed(group, kind) for group, kind in sorted(kinds & wants.LISTED)),
-        *map(scaled, alone),
-    )
+    await asyncio.gather(*(listed(group, kind) for group, kind in sorted(kinds & wants.LISTED)), *map(scaled, alone))
     limiting = await read_owners(mirror, found.values())
     return {id_: limiting.bound(workload) for id_, workload in found.items()}, errors
 
 
 async def _pods(mirror: Mirror, homes: list[str], everything: bool) -> tuple[Pod, ...]:
-    """Pods that may still serve."""
     if not homes:
         return ()
     spaces = () if everything else homes
-    store = await mirror.read(wants.LIVE_PODS, spaces)
-    return tuple(pod for pod in store.within(spaces) if pod.phase != "Failed")
+    pods = (await mirror.read(wants.LIVE_PODS, spaces)).within(spaces)
+    return tuple(pod for pod in pods if pod.phase != "Failed")
 
 
 async def _owners(mirror: Mirror, homes: list[str], grouped: bool) -> dict[tuple[str, str, str], OwnerRef]:
@@ -349,10 +326,9 @@ async def _nodes(mirror: Mirror, selector: str, homes: list[str]) -> tuple[tuple
 
 async def _consumers(mirror: Mirror, homes: list[str]) -> tuple[tuple[Consumer, ...], str | None]:
     """HPAs and ScaledObjects, and why some could not be listed: then nobody may assume that there are none."""
-    consumers: list[Consumer] = []
-    unknown: list[str] = []
     if not homes:
         return (), None
+    consumers, unknown = list[Consumer](), list[str]()
     for api_version, kind in API_VERSIONS:
         try:
             resource = await mirror.cluster.resolve(api_version, kind)

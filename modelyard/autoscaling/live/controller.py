@@ -49,7 +49,6 @@ class Actuated:
 class Controller:
     """The connections of one controller: cluster, Prometheus. Open once per shift.
 
-    ``async with Controller(settings) as controller: ...``
     Raises ``ClusterError`` when no cluster is configured. A missing or broken Prometheus does not stop it: every
     variant then keeps its replicas and says so.
     """
@@ -90,14 +89,13 @@ class Controller:
             Expressions(self.prometheus, self.fleet_settings.expressions)
         )
         self._policies = await self._stack.enter_async_context(PolicyState())
-        often = max(0.2, 1 / self.settings.time_compression)
         wakes = WakeWatch(
             self.cluster,
             self.prometheus,
             self._expressions,
             instance=self.fleet_settings.controller_instance,
             gateways=self.fleet_settings.gateway_namespaces,
-            interval=often,
+            interval=max(0.2, 1 / self.settings.time_compression),
         )
         self._wakes = await self._stack.enter_async_context(wakes)
         return self

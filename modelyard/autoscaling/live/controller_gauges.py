@@ -1,7 +1,6 @@
 """Gauges of how the controller fares: when it decided, what the conditions say, who may write, prices and targets.
 
-For dashboards and alerts, nobody scales by them. Rendered from statuses, annotations and Leases at every scrape, as all
-that the exporter shows.
+For dashboards and alerts, nobody scales by them. Rendered from statuses, annotations and Leases at every scrape.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ LATENCIES: Final = {"ttft": Signal.TTFT, "itl": Signal.ITL}
 
 
 class LeaseState(NamedTuple):
-    """A Lease that is looked for: whether it names a holder, and when that one renewed it (epoch seconds).
-
-    ``renewed`` is ``None`` where it never was, or where there is no such Lease.
-    """
+    """A Lease: whether it names a holder, and when that one renewed it (epoch seconds; ``None``: never or no Lease)."""
 
     key: Key
     held: bool = False
@@ -110,13 +106,8 @@ class ControllerCollector(Collector):
         decided = family(
             "variant_decided_timestamp_seconds", "When the decision in status was last written", *variant_labels
         )
-        cost = family(
-            "variant_cost",
-            "Cost of one replica, in the unit of prices",
-            *variant_labels,
-            "model_name",
-            "accelerator_type",
-        )
+        cost_labels = (*variant_labels, "model_name", "accelerator_type")
+        cost = family("variant_cost", "Cost of one replica, in the unit of prices", *cost_labels)
         target = family(
             "slo_target_seconds",
             "Latency target (ttft, itl) of the service class; le: its bucket in this engine's histogram",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from modelyard.autoscaling.config_maps import find, saturation_names
-from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.config_maps import ConfigMaps, find, saturation_names
+from modelyard.autoscaling.fleet import Variant, Workloads
 from modelyard.autoscaling.handling import fleet_handling
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
@@ -23,35 +23,29 @@ def needs_loads(variants: Iterable[Variant], settings: FleetSettings) -> bool:
 
 
 def sized_namespaces(variants: Iterable[Variant], settings: FleetSettings) -> set[str]:
-    """Namespaces where observed TTFT and ITL matter: those with a variant in SLO form, and where attainment is aimed at
-    all others."""
+    """Namespaces where observed TTFT and ITL matter: those with a variant in SLO form; with aim attainment, all."""
     every = settings.aim is SizingAim.ATTAINMENT
     return {variant.key.namespace for variant in variants if every or variant.form == SLO}
 
 
-def token_namespaces(
-    variants: Iterable[Variant], config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings
-) -> set[str]:
+def token_namespaces(variants: Iterable[Variant], config_maps: ConfigMaps, settings: FleetSettings) -> set[str]:
     """Namespaces whose configuration chooses the token analyzer, which alone looks at the engines' caches.
 
-    Configuration of the controller's namespace concerns every namespace it may apply to: asking once too often is
-    harmless.
+    Configuration of the controller's namespace concerns all that it may apply to: asking once too often is harmless.
     """
     everywhere = _chooses_tokens(config_maps, settings.controller_namespace, settings)
     homes = {variant.key.namespace for variant in variants}
     return homes if everywhere else {home for home in homes if _chooses_tokens(config_maps, home, settings)}
 
 
-def _chooses_tokens(config_maps: Mapping[Key, Mapping[str, str]], namespace: str, settings: FleetSettings) -> bool:
+def _chooses_tokens(config_maps: ConfigMaps, namespace: str, settings: FleetSettings) -> bool:
     document, _ = find(config_maps, settings, namespace, saturation_names(settings))
     return document is not None and any(
         entry.fields.get("analyzerName") == TOKEN_ANALYZER for entry in document.entries
     )
 
 
-def count_windows(
-    variants: Sequence[Variant], config_maps: Mapping[Key, Mapping[str, str]], settings: FleetSettings
-) -> dict[int, set[str]]:
+def count_windows(variants: Sequence[Variant], config_maps: ConfigMaps, settings: FleetSettings) -> dict[int, set[str]]:
     """Windows (seconds) to count requests over, each with the namespaces that need it; none: most of them do."""
     found: dict[int, set[str]] = {}
     for (namespace, _), window in retentions(variants, config_maps, settings).items():
@@ -66,7 +60,7 @@ def workload_of(variant: Variant) -> WorkloadId | None:
     return WorkloadId(variant.key.namespace, target.group, target.kind, target.name) if target else None
 
 
-def at_zero(variants: Iterable[Variant], workloads: Mapping[WorkloadId, Workload]) -> dict[Key, Workload]:
+def at_zero(variants: Iterable[Variant], workloads: Workloads) -> dict[Key, Workload]:
     """The variants whose workload exists and is asked for no replicas, with that workload."""
     found: dict[Key, Workload] = {}
     for variant in variants:
@@ -77,9 +71,8 @@ def at_zero(variants: Iterable[Variant], workloads: Mapping[WorkloadId, Workload
     return found
 
 
-def wake_expressions(variants: Iterable[Variant], sleeping: Iterable[Key]) -> dict[Key, str]:
+def wake_expressions(variants: Iterable[Variant], asleep: Collection[Key]) -> dict[Key, str]:
     """The wake expressions of the variants that are at zero."""
-    asleep = set(sleeping)
     return {
         variant.key: variant.annotations[WAKE_QUERY]
         for variant in variants

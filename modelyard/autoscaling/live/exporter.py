@@ -35,8 +35,7 @@ class ExporterError(Exception):
 class GaugeCollector(Collector):
     """The exposition of one controller installation.
 
-    Every variant is under the names of the saturation form (``wva_*``), a variant in SLO form under those of its own
-    published form (``inferno_*``) as well.
+    Every variant is under the names of the saturation form (``wva_*``), one in SLO form under ``inferno_*`` as well.
     """
 
     def __init__(self, fleet: Fleetwatch) -> None:
@@ -47,7 +46,14 @@ class GaugeCollector(Collector):
         instance = self._fleet.instance
         every = _Families("wva", ["variant_name", "namespace", "accelerator_type"], instance)
         slo = _Families("inferno", ["variant_name", "namespace", "accelerator_type", "variant_id"], instance)
-        predicted = _Predictions(instance)
+        names = ["model_name", "variant_name", "variant_id", "namespace", "accelerator_type"]
+        names += ["controller_instance"] if instance else []
+        predicted = {
+            name: GaugeMetricFamily(
+                f"inferno_predicted_{name}_seconds", f"Mean {text} expected at the desired size", labels=names
+            )
+            for name, text in (("ttft", "time to first token"), ("itl", "inter-token latency"))
+        }
         for variant, replicas in self._fleet.published():
             known = replicas
             if known is None and variant.slo is not None:
@@ -56,8 +62,13 @@ class GaugeCollector(Collector):
             every.add(variant, labels, known)
             if variant.slo is not None:
                 slo.add(variant, [*labels, variant.slo.variant_id], known)
-                predicted.add(variant, labels)
-        return [*every.families(), *(f for f in (*slo.families(), *predicted.families()) if f.samples)]
+                name, namespace, accelerator = labels
+                values = [variant.model_id, name, variant.slo.variant_id, namespace, accelerator]
+                values += [instance] if instance else []
+                told = read_prediction(variant.annotations)
+                for what in predicted.keys() & told.keys():
+                    predicted[what].add_metric(values, told[what] / 1000)
+        return [*every.families, *(f for f in (*slo.families, *predicted.values()) if f.samples)]
 
 
 class _Families:
@@ -76,6 +87,7 @@ class _Families:
         )
         counted = ["variant_name", "namespace", "direction", "reason", *more]
         self._total = CounterMetricFamily(f"{prefix}_replica_scaling", "Scaling decisions", labels=counted)
+        self.families: tuple[Metric, ...] = self._desired, self._current, self._ratio, self._total
 
     def add(self, variant: Variant, labels: list[str], replicas: int | None) -> None:
         """One variant's series; ``replicas`` ``None``: unknown."""
@@ -88,39 +100,6 @@ class _Families:
         for what, times in sorted(variant.memory.scalings.items()):
             direction, _, reason = what.partition("/")
             self._total.add_metric([variant.key.name, variant.key.namespace, direction, reason, *self._own], times)
-
-    def families(self) -> tuple[Metric, ...]:
-        """What there is to expose."""
-        return self._desired, self._current, self._ratio, self._total
-
-
-class _Predictions:
-    """What the performance model expects at the decided size, from the annotation that the decision leaves."""
-
-    def __init__(self, instance: str | None) -> None:
-        self._own = [instance] if instance else []
-        names = ["model_name", "variant_name", "variant_id", "namespace", "accelerator_type"]
-        names += ["controller_instance"] if instance else []
-        self._families = {
-            name: GaugeMetricFamily(
-                f"inferno_predicted_{name}_seconds", f"Mean {text} expected at the desired size", labels=names
-            )
-            for name, text in (("ttft", "time to first token"), ("itl", "inter-token latency"))
-        }
-
-    def add(self, variant: Variant, labels: list[str]) -> None:
-        """One variant's series, as far as its annotation says something."""
-        assert variant.slo is not None
-        name, namespace, accelerator = labels
-        values = [variant.model_id, name, variant.slo.variant_id, namespace, accelerator, *self._own]
-        told = read_prediction(variant.annotations)
-        for what, family in self._families.items():
-            if what in told:
-                family.add_metric(values, told[what] / 1000)
-
-    def families(self) -> tuple[Metric, ...]:
-        """What there is to expose."""
-        return tuple(self._families.values())
 
 
 def application(fleet: Fleetwatch) -> web.Application:
@@ -149,8 +128,7 @@ def application(fleet: Fleetwatch) -> web.Application:
 async def serve(cluster: Cluster, host: str, port: int, **options: Any) -> None:
     """Serve until cancelled; ``options`` are those of ``Fleetwatch``.
 
-    Raises ``ExporterError`` when the address cannot be listened on, and a group with a ``ClusterError`` when the
-    cluster refuses us.
+    Raises ``ExporterError`` when the address cannot be listened on, a group with a ``ClusterError`` when refused.
     """
     fleet = Fleetwatch(cluster, **options)
     runner = web.AppRunner(application(fleet), access_log=None)

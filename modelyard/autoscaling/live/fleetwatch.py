@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
@@ -30,6 +30,7 @@ from modelyard.cluster import (
     UnknownKind,
 )
 from modelyard.objects import Key, WorkloadId, parse
+from modelyard.objects.parse import Object
 from modelyard.reconcile.mirror import Mirror, Store
 from modelyard.reconcile.plan import Want
 from modelyard.reconcile.turns import in_turn
@@ -38,10 +39,10 @@ log = logging.getLogger(__name__)
 
 MOST_ASKED = 100
 """Workloads of a namespace whose scale is read at one look."""
-Object = Mapping[str, Any]
 Binding = tuple[tuple[Gauges, ...], Told]
 Count = tuple[str, int | None]
 """Resource version and replicas of a workload; ``None``: where the count is, its scale subresource alone knows."""
+UNREAD: Count = "", None
 
 
 class Fleetwatch:
@@ -76,13 +77,7 @@ class Fleetwatch:
             )
             for key in leases
         }
-        self._excluded: Store[bool] | None = None
-        if not self._spaces:
-
-            def excluded(obj: Object) -> bool | None:
-                return (obj["metadata"].get("annotations") or {}).get(EXCLUDE_ANNOTATION) == "true" or None
-
-            self._excluded = self._mirror.store(Want(NAMESPACES, excluded))
+        self._excluded = None if self._spaces else self._mirror.store(Want(NAMESPACES, _is_excluded))
         self._workloads: dict[tuple[str, str], tuple[ResourceType, Store[Count]]] = {}
         self._scales: dict[tuple[str, str, Key], Count] = {}
 
@@ -128,13 +123,11 @@ class Fleetwatch:
         return self._excluded is not None and self._excluded.get(Key("", namespace)) is not None
 
     def _replicas(self, variant: Variant) -> int | None:
-        group, kind, key = _target(variant)
-        if (group, kind) not in self._workloads:
-            return None
-        found = self._workloads[group, kind][1].get(key)
+        target = group, kind, key = _target(variant)
+        found = self._workloads[group, kind][1].get(key) if (group, kind) in self._workloads else None
         if found is None or found[1] is not None:
-            return found[1] if found is not None else None
-        return self._scales[group, kind, key][1] if (group, kind, key) in self._scales else None
+            return None if found is None else found[1]
+        return self._scales.get(target, UNREAD)[1]
 
     async def _look(self) -> None:
         """Ask for the workloads that the variants name, and for the scales of those that changed."""
@@ -150,7 +143,7 @@ class Fleetwatch:
                 log.debug("%s", error)
                 complete = complete and not isinstance(error, Unavailable)
                 continue
-            store = self._mirror.store(Want(resource, _count(listed=(group, kind) in LISTED)), self._spaces)
+            store = self._mirror.store(Want(resource, partial(_count, listed=(group, kind) in LISTED)), self._spaces)
             self._workloads[group, kind] = resource, store
             complete = False
         wanted = (target for target in targets if self._must_ask(*target))
@@ -172,7 +165,7 @@ class Fleetwatch:
         found = store.get(key)
         if found is None:
             return
-        count = self._scales[group, kind, key][1] if (group, kind, key) in self._scales else None
+        count = self._scales.get((group, kind, key), UNREAD)[1]
         try:
             count = (await self.cluster.read_scale(resource, key.name, key.namespace)).status_replicas
         except ClusterError as error:
@@ -188,14 +181,15 @@ class Fleetwatch:
         return tuple(gauges_of(key, status)), Told(BINDINGS.kind, key, parse.conditions(status.get("conditions")))
 
 
+def _is_excluded(namespace: Object) -> bool | None:
+    return (namespace["metadata"].get("annotations") or {}).get(EXCLUDE_ANNOTATION) == "true" or None
+
+
 def _target(variant: Variant) -> tuple[str, str, Key]:
     assert variant.target is not None
     return variant.target.group, variant.target.kind, Key(variant.key.namespace, variant.target.name)
 
 
-def _count(listed: bool) -> Callable[[Object], Count]:
-    def count(obj: Object) -> Count:
-        replicas = int((obj.get("status") or {}).get("replicas") or 0) if listed else None
-        return obj["metadata"].get("resourceVersion", ""), replicas
-
-    return count
+def _count(obj: Object, listed: bool) -> Count:
+    replicas = int((obj.get("status") or {}).get("replicas") or 0) if listed else None
+    return obj["metadata"].get("resourceVersion", ""), replicas

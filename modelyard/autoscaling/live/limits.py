@@ -19,10 +19,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_owners(mirror: Mirror, workloads: Iterable[Workload]) -> Owners:
-    """Return the owners of these workloads, as far as they may be listed; nothing is read where no workload has one.
-
-    Raises ``Unavailable``.
-    """
+    """Return the owners of these workloads, as far as they may be listed. Raises ``Unavailable``."""
     places: dict[str, set[str]] = {SERVICES.kind: set(), MODELS.kind: set()}
     for workload in workloads:
         if (kind := owner_kind(workload.owner)) is not None:

@@ -14,10 +14,8 @@ from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.handling import ACTUATION
 from modelyard.objects import WorkloadId
 from modelyard.objects.documents import mapping, shown
-from modelyard.objects.parse import controller_of, target_id
+from modelyard.objects.parse import Object, controller_of, target_id
 from modelyard.resources import VariantAutoscaling
-
-Object = Mapping[str, Any]
 
 MANAGED: Final = "llm-d.ai/managed"
 MODEL_ID: Final = "llm-d.ai/model-id"
@@ -49,10 +47,7 @@ def annotations_of(obj: Object) -> Mapping[str, Any]:
 
 
 def variant_manifest(scaler: Object) -> dict[str, Any]:
-    """Return the VariantAutoscaling that an annotated scaler describes. It is only signalled: the scaler scales.
-
-    Raises ``AnnotationInvalid``.
-    """
+    """Return the VariantAutoscaling of an annotated scaler, which itself scales. Raises ``AnnotationInvalid``."""
     metadata, annotations = mapping(scaler.get("metadata")), annotations_of(scaler)
     model, cost = annotations.get(MODEL_ID), annotations.get(COST, "10.0")
     if not isinstance(model, str) or not model:

@@ -36,14 +36,12 @@ def hpa(obj: Object) -> Consumer | None:
     owner = controller_of(obj)
     if owner and owner.kind == "ScaledObject":
         return None
-    spec = obj.get("spec") or {}
-    reference = spec.get("scaleTargetRef") or {}
-    key = key_of(obj)
+    spec, key = obj.get("spec") or {}, key_of(obj)
     minimum = spec.get("minReplicas")
     return Consumer(
         key=key,
         kind="HorizontalPodAutoscaler",
-        target=target_id(key.namespace, reference),
+        target=target_id(key.namespace, spec.get("scaleTargetRef") or {}),
         minimum=1 if minimum is None else int(minimum),
         maximum=spec.get("maxReplicas"),
         desired=(obj.get("status") or {}).get("desiredReplicas"),
@@ -53,8 +51,7 @@ def hpa(obj: Object) -> Consumer | None:
 
 def scaled_object(obj: Object) -> Consumer:
     """A KEDA ScaledObject, with KEDA's defaults (Deployment, 0 to 100)."""
-    spec = obj.get("spec") or {}
-    key = key_of(obj)
+    spec, key = obj.get("spec") or {}, key_of(obj)
     return Consumer(
         key=key,
         kind="ScaledObject",

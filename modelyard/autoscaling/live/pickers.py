@@ -50,10 +50,7 @@ class Pool:
 
 
 async def list_pools(cluster: Cluster, namespaces: Iterable[str]) -> tuple[Pool, ...]:
-    """The pools of these namespaces, of whichever API versions the cluster has; none where it has none of them.
-
-    Raises ``ClusterError`` when they may not be listed.
-    """
+    """The pools of these namespaces, of whichever API versions the cluster has. Raises ``ClusterError``."""
     found: dict[Key, Pool] = {}
     for version in POOL_VERSIONS:
         try:
@@ -99,10 +96,9 @@ class PickerReader:
         self._looked_at = float("-inf")
 
     async def read(self) -> dict[Pair, float] | None:
-        """Queued requests by model, of whichever namespace, summed over the picker's pods that answer; ``None`` when it
-        has no Ready pod.
+        """Queued requests by model, of whichever namespace, summed over the picker's pods that answer.
 
-        Raises ``PickerError``.
+        ``None``: it has no Ready pod. Raises ``PickerError``.
         """
         now = asyncio.get_running_loop().time()
         if not self._pages or now - self._looked_at >= LOOK_AGAIN:
@@ -142,9 +138,7 @@ def credentials(of: Pool) -> tuple[dict[str, str], str]:
 
 
 def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
-    """Queued requests by model on a metrics page, under the newest name that it shows. ``remedy``: against a refusal.
-    Raises ``PickerError``.
-    """
+    """Queued requests by model on a page, by its newest name. Raises ``PickerError`` (``remedy``: of a refusal)."""
     if isinstance(page, str):
         refused = any(f"HTTP status {status}" in page for status in (401, 403))
         raise PickerError(f"{page}; {remedy}" if refused else page)
@@ -165,10 +159,7 @@ def queues(page: Page | str, remedy: str = f"set {TOKEN}") -> dict[str, float]:
 
 
 async def addresses(cluster: Cluster, of: Pool) -> tuple[Scrape, ...]:
-    """The metrics pages of the Ready pods behind a pool's picker; none when the Service selects none.
-
-    Raises ``PickerError``.
-    """
+    """The metrics pages of the Ready pods, if any, behind a pool's picker. Raises ``PickerError``."""
     where = f"endpoint picker Service {of.key.namespace}/{of.picker} of InferencePool {of.key}"
     try:
         service = await cluster.get(SERVICES, of.picker, of.key.namespace)
@@ -196,8 +187,6 @@ def _port_number(port: Mapping[str, Any], pod: Mapping[str, Any]) -> int | None:
     target = port.get("targetPort") or port.get("port")
     if isinstance(target, int):
         return target
-    for container in (pod.get("spec") or {}).get("containers") or ():
-        for one in container.get("ports") or ():
-            if one.get("name") == target:
-                return int(one["containerPort"])
-    return None
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    ports = (one for container in containers for one in container.get("ports") or ())
+    return next((int(one["containerPort"]) for one in ports if one.get("name") == target), None)

@@ -1,7 +1,6 @@
 """The latency a variant in SLO form is expected to have, and its targets, kept with the resource for the exporter.
 
-Written together with the memory. It is rewritten only when the prediction moved noticeably, so that
-a quiet fleet costs no writes.
+Rewritten only when the prediction moved noticeably, so that a quiet fleet costs no writes.
 """
 
 from __future__ import annotations

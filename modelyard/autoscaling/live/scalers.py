@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from modelyard.autoscaling.fleet import Consumer
-from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.live import wants
 from modelyard.cluster import Cluster, ClusterError, UnknownKind
 from modelyard.objects import WorkloadId
 
@@ -28,12 +28,13 @@ async def list_scalers(cluster: Cluster, namespaces: Collection[str]) -> list[Co
     """Return the HPAs and ScaledObjects of these namespaces (none: all), as far as they may be listed."""
     scalers: list[Consumer | None] = []
     for api_version, kind in API_VERSIONS:
-        read = observe.hpa if kind == "HorizontalPodAutoscaler" else observe.scaled_object
         try:
             resource = await cluster.resolve(api_version, kind)
             places: Iterable[str | None] = sorted(namespaces) or (None,)
             for namespace in places:
-                scalers += map(read, (await cluster.list(resource, namespace, cached=True)).items)
+                scalers += map(
+                    wants.consumers(resource).parse, (await cluster.list(resource, namespace, cached=True)).items
+                )
         except (UnknownKind, ClusterError):
             continue
     return [scaler for scaler in scalers if scaler is not None]

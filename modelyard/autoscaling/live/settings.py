@@ -18,8 +18,7 @@ class ControllerSettings(BaseModel):
 
     namespaces: list[str] = Field(default_factory=list, description="only these namespaces; empty: all")
     label_selector: str = Field(
-        "",
-        description="only VariantAutoscalings and policy bindings with these labels (shards a large fleet)",
+        "", description="only VariantAutoscalings and policy bindings with these labels (shards a large fleet)"
     )
     fleet: FleetSettings = Field(
         default_factory=lambda: FleetSettings(), description="settings of the decisions, dry_run among them"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from modelyard.autoscaling.conditions import (
@@ -15,12 +14,12 @@ from modelyard.autoscaling.conditions import (
     TARGET_RESOLVED,
 )
 from modelyard.autoscaling.decision import Action, CurrentAllocation, Record, TickDecision, VariantDecision
-from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.fleet import Fleet, Variant, Workloads
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.live.prediction import prediction_text
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.cluster import CONFIG_MAPS
-from modelyard.objects import Key, Notice, Workload, WorkloadId
+from modelyard.objects import Key, Notice
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Scale, Status, Subject
 from modelyard.reconcile.spec_warning import with_spec_warning
@@ -42,11 +41,12 @@ def variant_plans(fleet: Fleet, decision: TickDecision, refresh: float) -> list[
     return plans
 
 
-def variant_plan(
-    decision: VariantDecision, variant: Variant, workloads: Mapping[WorkloadId, Workload], now: float, refresh: float
-) -> Plan:
+def variant_plan(decision: VariantDecision, variant: Variant, workloads: Workloads, now: float, refresh: float) -> Plan:
     """What to write and tell about one variant decided on at ``now``; a status may be ``refresh`` seconds old."""
-    memory, status, record = to_remember(decision), status_of(decision, now), decision.record
+    memory, status, record = decision.memory, status_of(decision, now), decision.record
+    hidden = not record.writes.publish  # tells the exporter whether this variant may have a gauge
+    if memory.hidden is not hidden:
+        memory = memory.model_copy(update={"hidden": hidden})
     stored = variant.status
     if record.identity.form != "slo":
         # A definition of the saturation form alone drops it: that it is not there alone is no reason to write it again.
@@ -66,14 +66,6 @@ def variant_plan(
         notices=(*decision.notices, *told),
     )
     return with_spec_warning(plan, variant.status)
-
-
-def to_remember(decision: VariantDecision) -> VariantMemory:
-    """The memory to keep; it also tells the exporter whether this variant may have a gauge."""
-    hidden = not decision.record.writes.publish
-    if decision.memory.hidden is hidden:
-        return decision.memory
-    return decision.memory.model_copy(update={"hidden": hidden})
 
 
 def status_of(decision: VariantDecision, now: float) -> Status:
@@ -126,7 +118,7 @@ def _annotations(record: Record, variant: Variant, memory: VariantMemory) -> dic
     return changed
 
 
-def _scales(record: Record, workloads: Mapping[WorkloadId, Workload]) -> tuple[Scale, ...]:
+def _scales(record: Record, workloads: Workloads) -> tuple[Scale, ...]:
     workload, replicas = record.now.workload, record.writes.scale
     if replicas is None or workload is None:
         return ()
@@ -135,7 +127,6 @@ def _scales(record: Record, workloads: Mapping[WorkloadId, Workload]) -> tuple[S
 
 
 def _news(record: Record) -> tuple[Notice, ...]:
-    """The Event of a new decision."""
     target = record.target
     if not target.decided or target.replicas == record.now.desired or target.action is Action.NONE:
         return ()

@@ -1,9 +1,8 @@
 """Notice between two ticks that somebody waits for a model at zero, so that the next tick need not wait for its time.
 
 Only while the last tick saw something at zero, each source is asked every second or so, once for all that depend on
-it: the endpoint pickers of InferencePools, the gateway queue in Prometheus, and the expressions of owners. A source
-that fails or has nothing to say is asked less and less often. A tick decides; nothing here scales anything. What was
-read of variants is handed to it; about bindings it asks again.
+it: endpoint pickers of InferencePools, the gateway queue in Prometheus, expressions of owners. One that fails or has
+nothing to say is asked less and less often. A tick decides: it has what was read of variants, and asks about bindings.
 """
 
 from __future__ import annotations
@@ -47,6 +46,8 @@ Answer = float | Mapping[Pair, float]
 """Requests that wait: a number for all who asked, or by namespace and model (``""``: of every namespace)."""
 Read = Callable[[], Awaitable[Answer | None]]
 """Ask a source; ``None`` when it knows of nothing. Raises ``PickerError`` or ``PrometheusError``."""
+Wanted = dict[str, tuple[Read, Mapping[Key, str]]]
+"""Sources by name, each with the objects that depend on it and the model of each."""
 
 
 async def ask_gateway(prometheus: Prometheus, gateways: Collection[str]) -> Answer | None:
@@ -97,9 +98,7 @@ class Poller:
         self._sources: dict[tuple[str, str], Source] = {}
         self._demand = asyncio.Event()
 
-    def follow(
-        self, kind: str, wanted: Mapping[str, tuple[Read, Mapping[Key, str]]], shared: Collection[str] = ()
-    ) -> dict[str, Source]:
+    def follow(self, kind: str, wanted: Wanted, shared: Collection[str] = ()) -> dict[str, Source]:
         """Ask these sources for this kind from now on, and no others; what is known of those there were is kept."""
         known = self._sources
         self._sources = {place: source for place, source in known.items() if place[0] != kind}
@@ -163,12 +162,8 @@ class Poller:
 
 
 class WakeWatch:
-    """``async with WakeWatch(cluster, prometheus) as wakes``; then ``complete`` and ``follow`` in every tick, and
-    ``wait`` between.
-
-    ``instance`` and ``gateways`` are the fleet settings ``controller_instance`` and ``gateway_namespaces``;
-    ``interval`` is in seconds.
-    """
+    """A context manager: ``complete`` and ``follow`` in every tick, and ``wait`` between, asking every ``interval``
+    seconds. ``instance`` and ``gateways`` are the fleet settings ``controller_instance`` and ``gateway_namespaces``."""
 
     def __init__(
         self,
@@ -213,7 +208,7 @@ class WakeWatch:
         now = asyncio.get_running_loop().time()
         models = {v.key: v.model_id for v in variants if v.model_id}
         pickers = await self._pickers(models, sleeping)
-        others: dict[str, tuple[Read, Mapping[Key, str]]] = {}
+        others: Wanted = {}
         if models and isinstance(prometheus := self._prometheus, Prometheus):
             others[GATEWAY_QUEUE] = (partial(ask_gateway, prometheus, self._gateways), models)
             texts = wake_expressions(variants, models)
@@ -221,8 +216,8 @@ class WakeWatch:
                 read = partial(ask_expression, self._expressions, one)
                 others[f"wake expression {one.text} in {one.namespace}"] = (read, {key: models[key] for key in keys})
         sources = self._poller.follow("VariantAutoscaling", {**pickers, **others}, shared_models(fleet.variants))
-        late = [(name, sources[name]) for name in pickers if sources[name].next_at <= now]
-        await asyncio.gather(*(self._poller.ask(*one) for one in late))
+        late = (name for name in pickers if sources[name].next_at <= now)
+        await asyncio.gather(*(self._poller.ask(name, sources[name]) for name in late))
         problems = [
             (next(iter(mine)).namespace, f"{name}: {sources[name].error}")
             for name, (_, mine) in pickers.items()
@@ -234,7 +229,7 @@ class WakeWatch:
     def follow(self, bindings: Iterable[BindingSpec], views: Sequence[BindingView]) -> None:
         """From now on watch those of these bindings that are at zero; what this look saw is known to its tick."""
         specs = {spec.view.key: spec for spec in bindings}
-        wanted: dict[str, tuple[Read, Mapping[Key, str]]] = {}
+        wanted: Wanted = {}
         if isinstance(self._prometheus, Prometheus):
             asked = (
                 (view.key, one)
@@ -253,10 +248,7 @@ class WakeWatch:
         for source in self._poller.follow("AutoscalingPolicyBinding", wanted).values():
             source.told |= seen & source.models.keys()
 
-    async def _pickers(
-        self, models: Mapping[Key, str], sleeping: Mapping[Key, Workload]
-    ) -> dict[str, tuple[Read, Mapping[Key, str]]]:
-        """The endpoint pickers before the pools of these variants."""
+    async def _pickers(self, models: Mapping[Key, str], sleeping: Mapping[Key, Workload]) -> Wanted:
         if not models:
             return {}
         await self._look_up({key.namespace for key in models})
@@ -265,12 +257,10 @@ class WakeWatch:
             found = pool_of(self._pools, key.namespace, sleeping[key].template_labels)
             if found is not None:
                 served.setdefault(found.key, (found, {}))[1][key] = model
+        names = {key: f"InferencePool {key} (endpoint picker {pool.picker})" for key, (pool, _) in served.items()}
         return {
-            f"InferencePool {pool.key} (endpoint picker {pool.picker})": (
-                PickerReader(self._cluster, self._scraper, pool).read,
-                mine,
-            )
-            for pool, mine in served.values()
+            names[key]: (PickerReader(self._cluster, self._scraper, pool).read, mine)
+            for key, (pool, mine) in served.items()
         }
 
     async def _look_up(self, namespaces: set[str]) -> None:

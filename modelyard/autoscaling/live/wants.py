@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from modelyard.autoscaling import owners as limit_owners
 from modelyard.autoscaling.fleet import Consumer, Variant
-from modelyard.autoscaling.kinds import (
-    BINDINGS,
-    CLUSTER_RUNTIMES,
-    MODELS,
-    POLICIES,
-    RUNTIMES,
-    SERVICES,
-    VARIANTS,
-)
+from modelyard.autoscaling.kinds import BINDINGS, CLUSTER_RUNTIMES, MODELS, POLICIES, RUNTIMES, SERVICES, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec
@@ -26,6 +18,7 @@ from modelyard.autoscaling.memory.bindings import ANNOTATION as POLICY_ANNOTATIO
 from modelyard.autoscaling.memory.variants import ANNOTATION
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, ResourceType, Workload, parse
+from modelyard.objects.parse import Object
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.plan import Want
 
@@ -36,7 +29,6 @@ BACKEND = "backend"
 OURS = frozenset({ANNOTATION, POLICY_ANNOTATION, PREDICTION})
 """Annotations that the loop itself writes."""
 T = TypeVar("T")
-Object = Mapping[str, Any]
 Data = tuple[Key, Mapping[str, str]]
 Owned = tuple[tuple[str, str, str], OwnerRef]
 
@@ -67,11 +59,8 @@ def bindings(label_selector: str = "") -> Want[BindingSpec]:
     return Want(BINDINGS, objects.binding, wish=wish)
 
 
-def policies() -> Want[PolicySpec]:
-    """AutoscalingPolicies. A policy is named by bindings: the selector that shards the fleet does not hold for it."""
-    return Want(POLICIES, objects.policy, wish=wish_of)
-
-
+EVERY_POLICY: Want[PolicySpec] = Want(POLICIES, objects.policy, wish=wish_of)
+"""A policy is named by bindings: the selector that shards the fleet does not hold for it."""
 RIVAL_VARIANTS = Want(VARIANTS, observe.variant, cached=True, use="rivals")
 RIVAL_BINDINGS = Want(BINDINGS, objects.binding, cached=True, use="rivals")
 LIVE_PODS: Want[Pod] = Want(
@@ -88,11 +77,8 @@ def nodes(label_selector: str) -> Want[Node]:
 
 def workloads(resource: ResourceType, group: str, kind: str) -> Want[Workload]:
     """Workloads of one of the kinds in ``LISTED``."""
-    return Want(resource, partial(parse.workload, group=group, kind=kind), indexes={BACKEND: _backend})
-
-
-def _backend(one: Workload) -> Iterable[Key]:
-    return objects.backends_of((one,))
+    indexes = {BACKEND: lambda workload: objects.backends_of((workload,))}
+    return Want(resource, partial(parse.workload, group=group, kind=kind), indexes=indexes)
 
 
 def owners(resource: ResourceType) -> Want[Owned]:

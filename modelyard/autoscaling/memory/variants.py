@@ -17,7 +17,7 @@ ANNOTATION = "modelyard.dev/autoscaling-state"
 MOST_SCALINGS = 64
 """Directions and reasons that are counted: there are fewer, and each is a series of its own."""
 
-
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Sum = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 
 
@@ -29,18 +29,13 @@ class SLOMemory(BaseModel):
     prompt_tokens: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     output_tokens: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     tokens_at: Seconds | None = Field(default=None, description="when those request sizes were last measured")
-    ttft_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        default=1.0, description="observed over predicted TTFT, learnt slowly"
-    )
-    itl_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        default=1.0, description="observed over predicted ITL, learnt slowly"
-    )
+    ttft_factor: Factor = Field(default=1.0, description="observed over predicted TTFT, learnt slowly")
+    itl_factor: Factor = Field(default=1.0, description="observed over predicted ITL, learnt slowly")
     corrected: tuple[float, ...] = Field(
         default=(), max_length=4, description="the profile that those two are about; with another one they begin anew"
     )
-    capacity: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        default=1.0,
-        description="what a replica holds of the load it was thought to, learnt from mean ITL",
+    capacity: Factor = Field(
+        default=1.0, description="what a replica holds of the load it was thought to, learnt from mean ITL"
     )
     rule: tuple[Count, Count, Count, Count] | None = Field(
         default=None, description="margin, memory, trend and floor that are followed, as places in their lists"
@@ -99,11 +94,8 @@ class VariantMemory(BaseModel):
 
         After a clock was set back such times would block what waits for them for as long as it was ahead.
         """
-        late: dict[str, object] = {}
-        for name in _TIMES:
-            time = getattr(self, name)
-            if time is not None and time > now:
-                late[name] = now
+        times = {name: getattr(self, name) for name in _TIMES}
+        late: dict[str, object] = {name: now for name, time in times.items() if time is not None and time > now}
         if any(time > now for time in self.stuck_since.values()):
             late["stuck_since"] = {pod: min(time, now) for pod, time in self.stuck_since.items()}
         return self.model_copy(update=late) if late else self

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec, TargetSpec, backends_of, workload_of
+from modelyard.autoscaling.fleet import Workloads
+from modelyard.autoscaling.live.bindings.objects import (
+    Backends,
+    BindingSpec,
+    PolicySpec,
+    TargetSpec,
+    backends_of,
+    workload_of,
+)
 from modelyard.autoscaling.live.bindings.views import ListedBindings, policy_of
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.snapshot import PolicyEntry
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView, TargetView
-from modelyard.objects import Key, Workload, WorkloadId
+from modelyard.objects import Key
 
 SILENT = "the metrics snapshot says nothing about it; add an entry under policies"
 
@@ -25,29 +33,21 @@ def is_ours(view: BindingView, settings: FleetSettings) -> bool:
 
 
 def views_of(
-    bindings: Sequence[BindingSpec], policies: Iterable[PolicySpec], workloads: Mapping[WorkloadId, Workload]
+    bindings: Sequence[BindingSpec], policies: Iterable[PolicySpec], workloads: Workloads
 ) -> tuple[BindingView, ...]:
     """The bindings, in key order, with their policies and workloads and nothing measured yet."""
     listed = ListedBindings(tuple(bindings), {policy.key: policy for policy in policies})
     backends = backends_of(workloads.values())
-    return tuple(_view(binding, listed, workloads, backends) for binding in sorted(bindings, key=lambda b: b.view.key))
+    views = []
+    for binding in sorted(bindings, key=lambda binding: binding.view.key):
+        policy, problem = policy_of(binding, listed)
+        problems = filter(None, (binding.view.problem, problem))
+        targets = tuple(_target(spec, workloads, backends) for spec in binding.targets)
+        views.append(replace(binding.view, policy=policy, targets=targets, problem="; ".join(problems) or None))
+    return tuple(views)
 
 
-def _view(
-    binding: BindingSpec,
-    listed: ListedBindings,
-    workloads: Mapping[WorkloadId, Workload],
-    backends: Mapping[Key, Sequence[Workload]],
-) -> BindingView:
-    policy, problem = policy_of(binding, listed)
-    problems = [text for text in (binding.view.problem, problem) if text]
-    targets = tuple(_target(spec, workloads, backends) for spec in binding.targets)
-    return replace(binding.view, policy=policy, targets=targets, problem="; ".join(problems) or None)
-
-
-def _target(
-    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], backends: Mapping[Key, Sequence[Workload]]
-) -> TargetView:
+def _target(spec: TargetSpec, workloads: Workloads, backends: Backends) -> TargetView:
     workload, problem = workload_of(spec, workloads, backends)
     bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, grace=spec.grace)
     if workload is None:
@@ -101,13 +101,11 @@ def _name(where: str, entry: PolicyEntry, view: BindingView) -> str:
     names = [target.name for target in view.targets]
     if not names:
         raise PlanInputError(f"{where}: nothing of {view.key} is scaled: {view.problem or 'it names no target'}")
-    if entry.target is None:
-        if len(names) == 1:
-            return names[0]
+    if entry.target is None and len(names) > 1:
         raise PlanInputError(f"{where}.target: {view.key} has several; name one of {', '.join(names)}")
-    if entry.target not in names:
+    if entry.target is not None and entry.target not in names:
         raise PlanInputError(f"{where}.target: {entry.target!r} is no target of {view.key} ({', '.join(names)})")
-    return entry.target
+    return names[0] if entry.target is None else entry.target
 
 
 def _check_metrics(where: str, entry: PolicyEntry, view: BindingView) -> None:

@@ -14,16 +14,8 @@ from typing import Any, TypeVar
 
 from modelyard.autoscaling import owners as limit_owners
 from modelyard.autoscaling.config_maps import saturation_names
-from modelyard.autoscaling.fleet import Consumer, Fleet
-from modelyard.autoscaling.kinds import (
-    BINDINGS,
-    CLUSTER_RUNTIMES,
-    MODELS,
-    POLICIES,
-    RUNTIMES,
-    SERVICES,
-    VARIANTS,
-)
+from modelyard.autoscaling.fleet import Consumer, Fleet, Workloads
+from modelyard.autoscaling.kinds import BINDINGS, CLUSTER_RUNTIMES, MODELS, POLICIES, RUNTIMES, SERVICES, VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.demands import workload_of
@@ -68,11 +60,8 @@ def fleet_from_files(
         return [_read(manifest, read) for manifest in by_kind[kind]]
 
     variants = every(VARIANTS.kind, partial(observe.variant, strict=True))
-    workloads: dict[WorkloadId, Workload] = {}
-    for kind, group in KNOWN.items():
-        for manifest in by_kind[kind]:
-            one = _read(manifest, partial(_workload, group=group, kind=kind))
-            workloads[one.id] = one
+    known = (every(kind, partial(_workload, group=group, kind=kind)) for kind, group in KNOWN.items())
+    workloads = {workload.id: workload for some in known for workload in some}
     namespaces = {found.name: found for found in every("Namespace", parse.namespace)}
     stored = (
         spec for spec in every(BINDINGS.kind, partial(objects.binding, strict=True)) if is_ours(spec.view, settings)
@@ -126,36 +115,21 @@ def fleet_from_files(
 
 
 def _owners(by_kind: Mapping[str, Sequence[Manifest]]) -> Owners:
-    """Return the objects of the files that bound workloads."""
-
     def every(kind: ResourceType, read: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
         return [_read(manifest, read) for manifest in by_kind.get(kind.kind, ()) if manifest.group == kind.group]
 
     # One that was written by hand has no uid: then kind and name of a reference suffice.
     unnamed = {
-        (kind, manifest.key)
+        kind: {one.key for one in by_kind.get(kind, ()) if one.body["metadata"]["uid"] == filled_uid(kind, one.key)}
         for kind in (SERVICES.kind, MODELS.kind)
-        for manifest in by_kind.get(kind, ())
-        if manifest.body["metadata"]["uid"] == filled_uid(kind, manifest.key)
     }
-    services = [
-        dataclasses.replace(service, uid="") if (SERVICES.kind, service.key) in unnamed else service
-        for service in every(SERVICES, limit_owners.service)
-    ]
-    models = [
-        dataclasses.replace(model, uid="") if (MODELS.kind, model.key) in unnamed else model
-        for model in every(MODELS, limit_owners.model)
-    ]
-    runtimes = [
-        runtime
-        for kind in (RUNTIMES, CLUSTER_RUNTIMES)
-        for runtime in every(kind, partial(limit_owners.runtime, kind=kind))
-    ]
-    return Owners(
-        {service.key: service for service in services},
-        {model.key: model for model in models},
-        {runtime.key: runtime for runtime in runtimes},
-    )
+    services = {service.key: service for service in every(SERVICES, limit_owners.service)}
+    services |= {key: dataclasses.replace(services[key], uid="") for key in services.keys() & unnamed[SERVICES.kind]}
+    models = {model.key: model for model in every(MODELS, limit_owners.model)}
+    models |= {key: dataclasses.replace(models[key], uid="") for key in models.keys() & unnamed[MODELS.kind]}
+    kinds = (RUNTIMES, CLUSTER_RUNTIMES)
+    runtimes = (runtime for kind in kinds for runtime in every(kind, partial(limit_owners.runtime, kind=kind)))
+    return Owners(services, models, {runtime.key: runtime for runtime in runtimes})
 
 
 def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
@@ -185,10 +159,11 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
                 "no such Pod is in the files; add its manifest with -f, or name its workload in the snapshot "
                 "(workload: Deployment/NAME)"
             )
-        elif pod.owner and pod.owner.kind == "ReplicaSet" and _owner(fleet, pod) is None:
-            why = f"its ReplicaSet {pod.owner.name} is in none of the files; dump the ReplicaSets too ({DUMP})"
-        elif pod.owner and pod.owner.kind == "StatefulSet" and not _has_set(fleet, pod.key.namespace, pod.owner.name):
-            why = f"its StatefulSet {pod.owner.name} is in none of the files; dump the StatefulSets too ({DUMP})"
+        elif (
+            pod.owner and pod.owner.kind in ("ReplicaSet", "StatefulSet") and not _has_owner(fleet, pod.key, pod.owner)
+        ):
+            kind = pod.owner.kind
+            why = f"its {kind} {pod.owner.name} is in none of the files; dump the {kind}s too ({DUMP})"
         else:
             continue
         lost.setdefault(why, []).append(f"{signal.namespace}/{signal.pod}")
@@ -211,12 +186,10 @@ def _missing_owners(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str
             )
 
 
-def _owner(fleet: Fleet, pod: Pod) -> OwnerRef | None:
-    return fleet.owners.get((pod.key.namespace, "ReplicaSet", pod.owner.name)) if pod.owner else None
-
-
-def _has_set(fleet: Fleet, namespace: str, name: str) -> bool:
-    return WorkloadId(namespace, KNOWN["StatefulSet"], "StatefulSet", name) in fleet.workloads
+def _has_owner(fleet: Fleet, pod: Key, owner: OwnerRef) -> bool:
+    if owner.kind == "ReplicaSet":
+        return (pod.namespace, owner.kind, owner.name) in fleet.owners
+    return WorkloadId(pod.namespace, KNOWN[owner.kind], owner.kind, owner.name) in fleet.workloads
 
 
 def _read(manifest: Manifest, read: Callable[[Mapping[str, Any]], _T]) -> _T:
@@ -247,9 +220,8 @@ def _add_unknown_kind(
     for manifest in candidates:
         if target.kind in KNOWN or (manifest.group, manifest.key) != (target.group, Key(target.namespace, target.name)):
             continue
-        wanted = _read(manifest, lambda body: _whole(body, "spec", "replicas"))
-        if wanted is None:
-            wanted = 1
+        stated = _read(manifest, lambda body: _whole(body, "spec", "replicas"))
+        wanted = 1 if stated is None else stated
         observed = _read(manifest, lambda body: _whole(body, "status", "replicas")) or 0
         workloads[target] = Workload(
             id=target,
@@ -281,9 +253,7 @@ def _config(body: Mapping[str, Any]) -> dict[str, str]:
     return dict(data)
 
 
-def _ready_pod(
-    key: Key, workload: str, targets: Iterable[WorkloadId], workloads: Mapping[WorkloadId, Workload], now: float
-) -> Pod:
+def _ready_pod(key: Key, workload: str, targets: Iterable[WorkloadId], workloads: Workloads, now: float) -> Pod:
     kind, name = workload.split("/")
     groups = {t.group for t in targets if (t.namespace, t.kind, t.name) == (key.namespace, kind, name)}
     group = min(groups, default=KNOWN.get(kind, ""))

@@ -25,8 +25,7 @@ CONVERT = "the controller acts on it once 'modelyard convert -f' has written its
 def managed_variants(manifests: Iterable[Manifest]) -> tuple[list[Manifest], list[str]]:
     """Return the variants of annotated scalers, and what to know of each scaler.
 
-    A VariantAutoscaling for the same workload wins, then a ScaledObject. Raises ``PlanInputError`` for annotations
-    that describe no variant.
+    A VariantAutoscaling for the same workload wins, then a ScaledObject. Raises ``PlanInputError``.
     """
     everything = list(manifests)
     described: dict[WorkloadId | None, str] = {

@@ -80,9 +80,7 @@ def _objects(path: Path) -> Iterator[Manifest]:
         where = f"{path} document {number}"
         if document is None:
             continue
-        if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-            raise PlanInputError(f"{where}: not a Kubernetes object (no kind); {REMEDY}")
-        if document["kind"].endswith("List") and "items" in document:
+        if isinstance(document, dict) and str(document.get("kind")).endswith("List") and "items" in document:
             for index, item in enumerate(document["items"] or ()):
                 yield from manifest(f"{where} items[{index}]", item)
         else:

@@ -53,6 +53,7 @@ def _duration(text: str) -> str:
     return text
 
 
+Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 Amount = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
 Duration = Annotated[str, AfterValidator(_duration)]
 
@@ -136,7 +137,7 @@ class WakeEntry(_Entry):
 
     namespace: str = "default"
     name: str
-    pending: Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+    pending: Number
 
 
 class PolicyEntry(_Entry):
@@ -145,13 +146,11 @@ class PolicyEntry(_Entry):
     namespace: str = Field("default", description="of the binding")
     binding: str
     target: str | None = Field(None, description="as targetRef names it; may be left out where there is only one")
-    instances: list[dict[str, Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]]] = Field(
+    instances: list[dict[str, Number]] = Field(
         default_factory=list, description="metrics of each ready instance; one that was not read is left out"
     )
     unready: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="instances that exist and are not ready")
-    external: dict[str, Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="totals measured elsewhere, by metric"
-    )
+    external: dict[str, Number] = Field(default_factory=dict, description="totals measured elsewhere, by metric")
     demand: Amount | None = Field(None, description="requests running and waiting, for scale to zero and back")
     startup_seconds: Amount | None = Field(None, description="learnt time from creation to Ready")
     problems: list[str] = Field(default_factory=list, description="why something could not be measured")
@@ -222,7 +221,6 @@ def signals_of(snapshot: Snapshot, now: float) -> Signals:
 
 
 def _place(key: str) -> tuple[str, str]:
-    """Namespace and model."""
     model, mark, namespace = key.rpartition("#")
     return (namespace, model) if mark else ("", key)
 

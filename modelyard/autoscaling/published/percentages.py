@@ -101,7 +101,7 @@ class VariantNumbers(NamedTuple):
         return self.desired != 0 and self.desired != self.current
 
 
-class OneStep(NamedTuple):
+class DocumentedTargets(NamedTuple):
     """Replicas by variant name, and why."""
 
     replicas: dict[str, int]
@@ -113,37 +113,37 @@ def documented_targets(
     scale_up: bool,
     scale_down_safe: bool,
     short_of: Reason = Reason.SHORT_OF_KV_CACHE,
-) -> OneStep:
+) -> DocumentedTargets:
     """Return one step for one variant, and none while any reporting variant of the model is in transition.
 
     ``short_of`` is the outcome of the analysis that a scale-up follows from.
     """
     present = [v for v in variants if v.reporting > 0]
     if not present:
-        return OneStep({v.name: v.current for v in variants}, Explanation(Reason.STEP_NOTHING_REPORTS))
+        return DocumentedTargets({v.name: v.current for v in variants}, Explanation(Reason.STEP_NOTHING_REPORTS))
     blockers = [v for v in present if v.preserved or v.reporting != v.current]
     if blockers:
         first = min(blockers, key=lambda v: v.name)
         why = Explanation(Reason.STEP_REPORTING, name=first.name, reporting=first.reporting, current=first.current)
         if first.preserved:
             why = Explanation(Reason.STEP_HEADING, name=first.name, desired=first.desired, current=first.current)
-        return OneStep({v.name: v.desired if v.preserved else v.current for v in present}, why)
+        return DocumentedTargets({v.name: v.desired if v.preserved else v.current for v in present}, why)
     replicas = {v.name: v.reporting for v in present}
     if scale_up:
         able = [v for v in present if v.pending == 0]
         if not able:
-            return OneStep(replicas, Explanation(Reason.STEP_ALL_PENDING))
+            return DocumentedTargets(replicas, Explanation(Reason.STEP_ALL_PENDING))
         cheapest = min(able, key=lambda v: (v.cost, v.name))
         replicas[cheapest.name] += 1
-        return OneStep(replicas, Explanation(_UP[short_of], name=cheapest.name, cost=cheapest.cost))
+        return DocumentedTargets(replicas, Explanation(_UP[short_of], name=cheapest.name, cost=cheapest.cost))
     if scale_down_safe:
         able = [v for v in present if replicas[v.name] > 1]
         if not able:
-            return OneStep(replicas, Explanation(Reason.STEP_ALL_AT_ONE))
+            return DocumentedTargets(replicas, Explanation(Reason.STEP_ALL_AT_ONE))
         dearest = max(able, key=lambda v: (v.cost, v.name))
         replicas[dearest.name] -= 1
-        return OneStep(replicas, Explanation(Reason.STEP_DOWN, name=dearest.name, cost=dearest.cost))
-    return OneStep(replicas, Explanation(Reason.STEP_NONE))
+        return DocumentedTargets(replicas, Explanation(Reason.STEP_DOWN, name=dearest.name, cost=dearest.cost))
+    return DocumentedTargets(replicas, Explanation(Reason.STEP_NONE))
 
 
 _UP = {

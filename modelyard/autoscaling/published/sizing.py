@@ -16,7 +16,7 @@ from modelyard.autoscaling.sizing.answers import Sizing, Targets
 from modelyard.autoscaling.sizing.chain import HIGHEST, LOWEST, Measures, analysed, chain_of, measured
 from modelyard.autoscaling.sizing.profiles import BoolArray, FloatArray, IntArray, Profiles
 from modelyard.autoscaling.sizing.sizes import TPS_SHARE, assembled, binding_of, by_block
-from modelyard.autoscaling.sizing.states import Chain, Occupancy
+from modelyard.autoscaling.sizing.states import Occupancy
 from modelyard.autoscaling.sizing.within import BlockSolution
 
 TOLERANCE = 1e-6
@@ -50,20 +50,6 @@ def _block(profiles: Profiles, targets: Targets) -> Sizing:
     chain = chain_of(profiles)
     low = LOWEST / (profiles.service_base + profiles.service_slope)
     high = HIGHEST * chain.full_rate
-    solved = _bisected(profiles, chain, targets.ttft, targets.itl, low, high)
-    tps = np.where(targets.tps > 0, TPS_SHARE * high, high)
-    feasible = solved.ttft_met & solved.itl_met
-    limits = [solved.rate_ttft, solved.rate_itl, tps, high]
-    offered = np.minimum.reduce(limits)
-    at = measures(profiles, chain.at(offered))
-    binding = binding_of(offered, high, limits, solved)
-    return assembled(solved, tps, offered, at.throughput, at.ttft, at.itl, at.utilisation, binding, feasible)
-
-
-def _bisected(
-    profiles: Profiles, chain: Chain, ttft: FloatArray, itl: FloatArray, low: FloatArray, high: FloatArray
-) -> BlockSolution:
-    """Search both targets (ms, 0 for none) between the rates ``low`` and ``high`` (per ms) of valid rows."""
 
     def at(rate: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         found = measures(profiles.take(rows), chain.at(rate, rows))
@@ -72,9 +58,15 @@ def _bisected(
     everything = np.arange(len(low))
     low_ttft, low_itl = at(low, everything)
     high_ttft, high_itl = at(high, everything)
-    rate_ttft, ttft_met = _search(lambda x, rows: at(x, rows)[0], ttft, low, high, low_ttft, high_ttft)
-    rate_itl, itl_met = _search(lambda x, rows: at(x, rows)[1], itl, low, high, low_itl, high_itl)
-    return BlockSolution(rate_ttft, rate_itl, ttft_met, itl_met, low_ttft, low_itl)
+    rate_ttft, ttft_met = _search(lambda x, rows: at(x, rows)[0], targets.ttft, low, high, low_ttft, high_ttft)
+    rate_itl, itl_met = _search(lambda x, rows: at(x, rows)[1], targets.itl, low, high, low_itl, high_itl)
+    solved = BlockSolution(rate_ttft, rate_itl, ttft_met, itl_met, low_ttft, low_itl)
+    tps = np.where(targets.tps > 0, TPS_SHARE * high, high)
+    limits = [rate_ttft, rate_itl, tps, high]
+    offered = np.minimum.reduce(limits)
+    best = measures(profiles, chain.at(offered))
+    binding, feasible = binding_of(offered, high, limits, solved), ttft_met & itl_met
+    return assembled(solved, tps, offered, best.throughput, best.ttft, best.itl, best.utilisation, binding, feasible)
 
 
 def _search(

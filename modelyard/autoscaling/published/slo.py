@@ -43,11 +43,6 @@ def candidate(load: float, rate: float, cost: float, minimum: int) -> Allocated:
     return Allocated(replicas, cost * replicas, load / replicas)
 
 
-def idle_candidate(cost: float, minimum: int) -> Allocated:
-    """What stands without load; latency targets are not consulted."""
-    return Allocated(minimum, cost * minimum, 0.0)
-
-
 class PublishedForecast:
     """The documented optimizer over one group; saturation has no say."""
 
@@ -83,7 +78,7 @@ def _candidate(rate: Rate, forecast: LoadForecast, minimum: int) -> Allocated | 
     if rate.objective.problem is not None or rate.objective.profile is None:
         return None
     if _is_idle(forecast):
-        return idle_candidate(rate.cost, minimum)
+        return Allocated(minimum, rate.cost * minimum, 0.0)
     if not rate.feasible or not isfinite(rate.rate):
         return None
     return candidate(forecast.load or 0.0, rate.rate, rate.cost, minimum)
@@ -139,7 +134,6 @@ def _two_decimals(value: float) -> float:
 
 
 def _size(measured: Sequence[MeasuredLoad], settings: FleetSettings, now: float) -> Sequence[LoadForecast | str]:
-    """What cannot be met has no candidate."""
     return size_all([one.forecast for one in measured], _size_rows)
 
 

@@ -10,6 +10,7 @@ from math import ceil, floor, fsum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Action, Evidence
+from modelyard.autoscaling.published.percentages import DocumentedTargets
 from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Parts, Reason
 from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.attribution import Performances
@@ -29,6 +30,7 @@ from modelyard.autoscaling.variants.tokens.capacity import (
 )
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of, memory_limit
+from modelyard.metrics.values import PodPerformance
 
 
 class VariantInput(NamedTuple):
@@ -72,13 +74,6 @@ class ModelTokens(NamedTuple):
     anticipated: float
     required: float
     spare: float
-
-
-class TokenTargets(NamedTuple):
-    """Replicas by variant name, and why."""
-
-    replicas: dict[str, int]
-    why: Explanation
 
 
 def analyse_tokens_published(
@@ -134,17 +129,17 @@ def _stored(
     return min([derived, *(cap for cap in caps if cap is not None)])
 
 
-def optimize_published(model: ModelTokens) -> TokenTargets:
+def optimize_published(model: ModelTokens) -> DocumentedTargets:
     """The documented cost-aware optimizer: one variant grows at once, the most expensive shrink first."""
     replicas = {a.variant.name: a.variant.current for a in model.variants}
     able = [a for a in model.variants if a.capacity > 0]
     cost = {a.variant.name: a.variant.cost if a.variant.replicas else 0.0 for a in model.variants}
     if model.required > 0:
         if not able:
-            return TokenTargets(replicas, Explanation(Reason.TOKENS_NO_CAPACITY, required=model.required))
+            return DocumentedTargets(replicas, Explanation(Reason.TOKENS_NO_CAPACITY, required=model.required))
         chosen = min(able, key=lambda a: (cost[a.variant.name] / a.capacity, a.variant.name))
         replicas[chosen.variant.name] += ceil(model.required / chosen.capacity)
-        return TokenTargets(replicas, Explanation(Reason.TOKENS_REQUIRED, required=model.required))
+        return DocumentedTargets(replicas, Explanation(Reason.TOKENS_REQUIRED, required=model.required))
     if model.spare > 0:
         left = model.spare
         cheapest = min((a.variant.name for a in able), key=lambda name: (cost[name], name), default="")
@@ -155,8 +150,8 @@ def optimize_published(model: ModelTokens) -> TokenTargets:
             step = min(floor(left / a.capacity), max(0, replicas[name] - least))
             replicas[name] -= step
             left -= step * a.capacity
-        return TokenTargets(replicas, Explanation(Reason.TOKENS_SPARE, spare=model.spare))
-    return TokenTargets(replicas, Explanation(Reason.TOKENS_NEITHER))
+        return DocumentedTargets(replicas, Explanation(Reason.TOKENS_SPARE, spare=model.spare))
+    return DocumentedTargets(replicas, Explanation(Reason.TOKENS_NEITHER))
 
 
 class PublishedTokens:
@@ -200,18 +195,12 @@ class PublishedTokens:
 def _input(seen: Observation, performances: Performances) -> VariantInput:
     replicas = []
     for signal, _ in seen.units:
-        reported = performances.get((signal.namespace, signal.pod, signal.model))
-        total = (reported.kv_tokens if reported is not None else None) or 0
-        replicas.append(
-            Replica(
-                total,
-                tokens_in_use(signal.kv or 0.0, total),
-                float(int(signal.waiting or 0.0)),
-                (reported.prompt_tokens if reported is not None else None) or 0.0,
-                (reported.output_tokens if reported is not None else None) or 0.0,
-                signal.engines or 1.0,
-            )
-        )
+        place = signal.namespace, signal.pod, signal.model
+        reported = performances.get(place) or PodPerformance(*place)
+        total, waiting = reported.kv_tokens or 0, float(int(signal.waiting or 0.0))
+        sizes = reported.prompt_tokens or 0.0, reported.output_tokens or 0.0
+        in_use = tokens_in_use(signal.kv or 0.0, total)
+        replicas.append(Replica(total, in_use, waiting, *sizes, signal.engines or 1.0))
     return VariantInput(
         seen.name,
         seen.variant.cost,

@@ -21,8 +21,7 @@ from modelyard.objects.documents import counted
 def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, list[str]]:
     """The fleet without the variant ``name`` (``namespace/name``, or the name alone where it is the only one).
 
-    Raises ``WhatIfError`` when there is no such variant, when the name is not unique, or when nothing else serves its
-    model: then there is nothing to plan.
+    Raises ``WhatIfError`` when there is no such variant, or several, or when nothing else serves its model.
     """
     variant = _find(fleet, name)
     namespace, model = variant.key.namespace, variant.model_id

@@ -19,8 +19,6 @@ from modelyard.autoscaling.what_if.load import scale_load
 from modelyard.autoscaling.what_if.targets import LatencyTarget, with_targets
 from modelyard.objects.durations import parse_go_duration
 
-__all__ = ["Assumptions", "Imagined", "WhatIfError", "imagine", "parse"]
-
 T = TypeVar("T")
 
 

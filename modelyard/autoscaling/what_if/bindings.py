@@ -6,16 +6,15 @@ the capacity the binding declares for their target. Totals measured elsewhere an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import fsum
 
 from modelyard.autoscaling.bindings.shares import parse_choice
 from modelyard.autoscaling.bindings.story import units
-from modelyard.autoscaling.decision import BindingDecision, Record
+from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.view import BindingView, TargetView
-from modelyard.objects import Key
 
 
 @dataclass(slots=True)
@@ -44,7 +43,9 @@ class _Target:
         self.coming = [at for at in self.coming if at > now]
 
 
-class _Binding:
+class VirtualBinding:
+    """One binding of a fleet."""
+
     def __init__(self, view: BindingView, settings: FleetSettings, now: float) -> None:
         self.view = view
         self._settings = settings
@@ -63,6 +64,7 @@ class _Binding:
         return self._settings.startup_default if target.startup_seconds is None else target.startup_seconds
 
     def follow(self, decision: BindingDecision, now: float) -> None:
+        """Remember what was decided, and scale the targets."""
         self.view = replace(
             self.view,
             memory=decision.memory,
@@ -71,29 +73,29 @@ class _Binding:
         )
         for record in decision.records:
             target = self._targets.get(str(record.now.workload))
-            wanted = _wanted(record)
+            follows = record.writes.mode is Mode.SIGNAL and record.target.decided
+            wanted = record.target.replicas if follows else record.writes.scale
             if target is not None and wanted is not None and wanted != target.current:
                 target.scale(wanted, now + self._startup(target.view))
 
     def at(self, now: float) -> BindingView:
-        for target in self._targets.values():
-            target.arrive(now)
+        """The binding as it would be seen now."""
+        for scaled in self._targets.values():
+            scaled.arrive(now)
         values = self._values()
-        targets = tuple(
-            self._seen(target, values[key]) if (key := str(target.workload)) in self._targets else target
-            for target in self.view.targets
-        )
-        return replace(self.view, targets=targets)
+        targets = []
+        for target in self.view.targets:
+            if (known := self._targets.get(key := str(target.workload))) is not None:
+                count, ready, coming = known.current, known.ready, len(known.coming)
+                target = replace(target, current=count, ready=ready, unready=coming, instances=values[key])
+            targets.append(target)
+        return replace(self.view, targets=tuple(targets))
 
     def starting(self, now: float) -> bool:
+        """Whether instances are on their way."""
         return any(at > now for target in self._targets.values() for at in target.coming)
 
-    def _seen(self, target: TargetView, instances: tuple[Mapping[str, float], ...]) -> TargetView:
-        now = self._targets[str(target.workload)]
-        return replace(target, current=now.current, ready=now.ready, unready=len(now.coming), instances=instances)
-
     def _values(self) -> dict[str, tuple[Mapping[str, float], ...]]:
-        """What the instances of each target report."""
         if all(target.ready == len(target.view.instances) for target in self._targets.values()):
             return {key: target.view.instances for key, target in self._targets.items()}
         measured = [(self._weights[k], one) for k, t in self._targets.items() for one in t.view.instances]
@@ -108,29 +110,3 @@ class _Binding:
             key: tuple({n: v * self._weights[key] for n, v in means.items()} for _ in range(target.ready))
             for key, target in self._targets.items()
         }
-
-
-def _wanted(record: Record) -> int | None:
-    target, writes = record.target, record.writes
-    return target.replicas if writes.mode is Mode.SIGNAL and target.decided else writes.scale
-
-
-class VirtualBindings:
-    """All bindings of a fleet."""
-
-    def __init__(self, views: Sequence[BindingView], settings: FleetSettings, now: float) -> None:
-        self._bindings: dict[Key, _Binding] = {view.key: _Binding(view, settings, now) for view in views}
-
-    def views(self, now: float) -> tuple[BindingView, ...]:
-        """The bindings as they would be seen now."""
-        return tuple(binding.at(now) for binding in self._bindings.values())
-
-    def follow(self, decisions: Iterable[BindingDecision], now: float) -> None:
-        """Remember what was decided, and scale the targets."""
-        for decision in decisions:
-            if decision.key in self._bindings:
-                self._bindings[decision.key].follow(decision, now)
-
-    def starting(self, now: float) -> bool:
-        """Whether instances are on their way."""
-        return any(binding.starting(now) for binding in self._bindings.values())

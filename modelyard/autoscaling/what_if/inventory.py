@@ -21,7 +21,6 @@ from modelyard.objects.accelerators import PRODUCT_LABELS, family_of
 
 _USUAL = ("nvidia.com/gpu.product", "nvidia.com/gpu")
 """Label and resource of an assumed node whose own resource comes without a label for the product."""
-_LIMITER = "enableLimiter"
 _NODE = "assumed-"
 _LONG_AGO = 86400.0
 
@@ -141,9 +140,7 @@ def owner_of(workload: WorkloadId) -> OwnerRef:
 
 def _at_home(pod: Pod, home: tuple[str, int] | None) -> Pod:
     """The pod on the one node of its accelerator; pods of others hold nothing of this inventory."""
-    if home is None:
-        return replace(pod, node="")
-    return replace(pod, node=f"{_NODE}{home[0]}", gpus=home[1], gpu_resource="")
+    return replace(pod, node=f"{_NODE}{home[0]}", gpus=home[1], gpu_resource="") if home else replace(pod, node="")
 
 
 def _workload(workload: Workload, gpus: int) -> Workload:
@@ -173,5 +170,5 @@ def _limited(fleet: Fleet, settings: FleetSettings) -> dict[Key, Mapping[str, st
     if DEFAULT_ENTRY in written.broken:
         raise WhatIfError(f"--capacity: the limiter cannot be switched on: {written.broken[DEFAULT_ENTRY]}")
     fields = next((dict(entry.fields) for entry in written.entries if entry.key == DEFAULT_ENTRY), {})
-    data[DEFAULT_ENTRY] = yaml.safe_dump({**fields, _LIMITER: True}, sort_keys=False)
+    data[DEFAULT_ENTRY] = yaml.safe_dump({**fields, "enableLimiter": True}, sort_keys=False)
     return {**fleet.config_maps, key: data}

@@ -42,24 +42,19 @@ def scale_load(fleet: Fleet, settings: FleetSettings, subject: str, factor: floa
 def _signals(fleet: Fleet, models: set[str], factor: float, engines: Mapping[Key, PodEngine]) -> tuple[Signals, int]:
     before = fleet.signals
     woken = {variant.key for variant in fleet.variants if variant.model_id in models}
-    unknown = 0
-    pods = []
-    for signal in before.pods:
-        if signal.model not in models:
-            pods.append(signal)
-            continue
-        pods.append(scaled_pod(signal, factor, engines.get(Key(signal.namespace, signal.pod), PodEngine())))
-        unknown += signal.running is None and (signal.kv or 0.0) * factor > 1
+    pods = tuple(
+        scaled_pod(s, factor, engines.get(Key(s.namespace, s.pod), PodEngine())) if s.model in models else s
+        for s in before.pods
+    )
+    unknown = sum(s.running is None and (s.kv or 0.0) * factor > 1 for s in before.pods if s.model in models)
+    totals: dict[str, Any] = {
+        name: {key: value * factor if key[1] in models else value for key, value in getattr(before, name).items()}
+        for name in ("request_counts", "gateway_queue", "gateway_bytes")
+    }
     after = replace(
         before,
-        pods=tuple(pods),
-        request_counts={
-            key: count * factor if key[1] in models else count for key, count in before.request_counts.items()
-        },
-        gateway_queue={
-            key: queue * factor if key[1] in models else queue for key, queue in before.gateway_queue.items()
-        },
-        gateway_bytes={key: size * factor if key[1] in models else size for key, size in before.gateway_bytes.items()},
+        pods=pods,
+        **totals,
         loads={key: _load(load, factor) if key[1] in models else load for key, load in before.loads.items()},
         performance=tuple(
             replace(one, **_measured(one, factor)) if one.model in models else one for one in before.performance

@@ -57,6 +57,10 @@ class Settled:
     last: TickDecision
 
 
+States = dict[tuple[str, str], tuple[int | None, int | None, int | None]]
+"""Replicas that are there, ready and decided, by object and workload."""
+
+
 def settle(
     fleet: Fleet, settings: FleetSettings, most_ticks: int = MOST_TICKS, heard: Callable[[int], None] | None = None
 ) -> Settled:
@@ -68,7 +72,7 @@ def settle(
     quiet = _quiet(fleet, settings, virtual.longest_start)
     path: list[Move] = []
     changed = fleet.now
-    before: dict[tuple[str, str], tuple[int | None, int | None, int | None]] = {}
+    before: States = {}
     decision = TickDecision(fleet.now)
     for tick in range(most_ticks):
         if tick:
@@ -94,9 +98,7 @@ def _name(record: Record) -> tuple[str, str]:
     return str(record.identity.key), str(record.now.workload)
 
 
-def _moves(
-    decision: TickDecision, before: dict[tuple[str, str], tuple[int | None, int | None, int | None]], seconds: float
-) -> list[Move]:
+def _moves(decision: TickDecision, before: States, seconds: float) -> list[Move]:
     """Targets that differ from the ones before; in the first tick, from what is there."""
     found = []
     for record in decision.records:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from modelyard.autoscaling.config_maps import Entry, read_document
+from modelyard.autoscaling.config_maps import read_document
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.costs import number
@@ -40,13 +40,14 @@ def with_targets(
     for key in _maps(fleet, settings):
         data = dict(fleet.config_maps[key])
         for entry in read_document(key, data, settings).entries:
-            names = {entry.key, str(entry.fields.get("name") or entry.key)}
-            if not isinstance(entry.fields.get("data"), list):
+            name, entries = str(entry.fields.get("name") or entry.key), entry.fields.get("data")
+            if not isinstance(entries, list):
                 continue
-            classes.append(str(entry.fields.get("name") or entry.key))
-            if subject and subject not in names:
+            classes.append(name)
+            if subject and subject not in (entry.key, name):
                 continue
-            data[entry.key] = yaml.safe_dump(_rewritten(entry, kind, target), sort_keys=False)
+            rewritten = [_entry(one, kind, target) if isinstance(one, dict) else one for one in entries]
+            data[entry.key] = yaml.safe_dump({**entry.fields, "data": rewritten}, sort_keys=False)
             hits += 1
         changed[key] = data
     if not hits:
@@ -70,14 +71,6 @@ def _maps(fleet: Fleet, settings: FleetSettings) -> list[Key]:
         for name in (variant.slo.class_name, settings.service_class_config_map)
     }
     return sorted(key for key in found if key in fleet.config_maps)
-
-
-def _rewritten(entry: Entry, kind: str, target: LatencyTarget) -> dict[str, Any]:
-    fields = dict(entry.fields)
-    entries = fields["data"]
-    assert isinstance(entries, list)
-    fields["data"] = [_entry(one, kind, target) if isinstance(one, dict) else one for one in entries]
-    return fields
 
 
 def _entry(one: Mapping[str, Any], kind: str, target: LatencyTarget) -> dict[str, Any]:

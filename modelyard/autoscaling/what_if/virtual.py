@@ -19,7 +19,7 @@ from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.headroom import startup
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.pools import Pools
-from modelyard.autoscaling.what_if.bindings import VirtualBindings
+from modelyard.autoscaling.what_if.bindings import VirtualBinding
 from modelyard.autoscaling.what_if.inventory import owner_of
 from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, evenly, observed
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
@@ -100,10 +100,6 @@ class Deployed:
         """The pods of a replica whose engine has metrics: of a new group, its first."""
         return [pod.key for pod in (replica.pods[:1] if replica.assumed else replica.pods)]
 
-    def ready(self, now: float) -> int:
-        """Replicas that are ready."""
-        return sum(replica.ready_at <= now for replica in self.replicas)
-
 
 def _replicas(seen: Observation, start: float, settings: FleetSettings, now: float) -> list[VirtualReplica]:
     """The replicas whose pods are known, ready ones first."""
@@ -181,7 +177,7 @@ class VirtualFleet:
         heard = {Key(s.namespace, s.pod) for s in fleet.signals.pods}
         self._silent = {pod.key for seen in variants for pod in seen.pods if pod.ready} - heard
         self._spreads: dict[Model, Spread] = {}
-        self._bindings = VirtualBindings(fleet.bindings, settings, fleet.now)
+        self._bindings = {view.key: VirtualBinding(view, settings, fleet.now) for view in fleet.bindings}
 
     def fleet(self) -> Fleet:
         """What a tick would see now; at the beginning the very fleet that was handed in."""
@@ -190,7 +186,7 @@ class VirtualFleet:
         workloads = dict(self._start.workloads)
         pods = list(self._foreign)
         for id_, deployed in self._deployed.items():
-            ready = deployed.ready(self.now)
+            ready = sum(replica.ready_at <= self.now for replica in deployed.replicas)
             workloads[id_] = replace(
                 deployed.workload,
                 spec_replicas=deployed.spec,
@@ -205,7 +201,7 @@ class VirtualFleet:
             workloads=workloads,
             pods=tuple(pods),
             signals=self._seen(),
-            bindings=self._bindings.views(self.now),
+            bindings=tuple(binding.at(self.now) for binding in self._bindings.values()),
         )
 
     def follow(self, decision: TickDecision) -> None:
@@ -222,14 +218,15 @@ class VirtualFleet:
             if wanted is not None and wanted != deployed.spec:
                 deployed.scale(wanted, self.now)
         self._place()
-        self._bindings.follow(decision.bindings, self.now)
+        for policy in decision.bindings:
+            if policy.key in self._bindings:
+                self._bindings[policy.key].follow(policy, self.now)
 
     def advance(self) -> None:
         """One tick later."""
         self.now += self._settings.tick
 
     def _place(self) -> None:
-        """Give new replicas a node; those that find none try again in the next tick."""
         waiting = [(d, r) for d in self._deployed.values() for r in d.replicas if not r.placed]
         if not waiting:
             return
@@ -248,7 +245,8 @@ class VirtualFleet:
     def starting(self) -> bool:
         """Whether replicas are on their way that will come."""
         waits = (r.ready_at for deployed in self._deployed.values() for r in deployed.replicas)
-        return any(self.now < at < inf for at in waits) or self._bindings.starting(self.now)
+        bindings = self._bindings.values()
+        return any(self.now < at < inf for at in waits) or any(binding.starting(self.now) for binding in bindings)
 
     @property
     def longest_start(self) -> float:
@@ -264,12 +262,10 @@ class VirtualFleet:
         self._variants[decision.key] = after
 
     def _seen(self) -> Signals:
-        """The load where it was held, on the replicas there are."""
         before, later = self._start.signals, self.now - self._start.now
         pods = [s for s in before.pods if Key(s.namespace, s.pod) not in self._engines]
         performance = [p for p in before.performance if Key(p.namespace, p.pod) not in self._engines]
-        queues, wakes = dict(before.gateway_queue), dict(before.wake)
-        sizes = dict(before.gateway_bytes)
+        queues, sizes, wakes = dict(before.gateway_queue), dict(before.gateway_bytes), dict(before.wake)
         there: dict[Model, list[tuple[Key, PodEngine]]] = defaultdict(list)
         served: set[str] = set()
         for deployed in self._deployed.values():
@@ -288,9 +284,8 @@ class VirtualFleet:
                     sizes.pop(place, None)
             pods += spread.on(reporting, model[1]) if moved else self._signals[model]
             performance += _performance(before.performance, reporting, model, moved)
-        for key in list(wakes):
-            if self._variants.get(key) is not None and self._variants[key].model_id in served:
-                wakes[key] = 0.0
+        woken = (key for key in before.wake if key in self._variants and self._variants[key].model_id in served)
+        wakes |= dict.fromkeys(woken, 0.0)
         return replace(
             before,
             pods=tuple(_later(s, later) for s in pods),

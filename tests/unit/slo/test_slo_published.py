@@ -7,7 +7,7 @@ from builders import NOW, Serving, condition
 from decisions import Told
 from slo_builders import PUBLISHED, SLO, one_slo, premium, run_slo, targets
 
-from modelyard.autoscaling.published.slo import candidate, idle_candidate
+from modelyard.autoscaling.published.slo import candidate
 from modelyard.autoscaling.settings import FleetSettings
 
 IDLE_TO_ZERO = FleetSettings(compatibility="published", scale_to_zero=True)
@@ -41,7 +41,6 @@ def test_loads_of_profile_p(per_minute, replicas, per_replica, itl, ttft, utilis
 def test_candidates_price_the_accelerator_count_and_keep_the_minimum():
     assert candidate(40.0, 18.751, 2 * 40.0, 1)[:2] == (3, 240.0)
     assert candidate(1.0, 18.751, 100.0, 2)[:2] == (2, 200.0)
-    assert idle_candidate(100.0, 0) == (0, 0.0, 0.0)
 
 
 def test_values_go_through_two_decimals_and_tokens_are_cut_off():

@@ -1,7 +1,7 @@
 """Read AutoscalingPolicyBindings, their policies, targets, pods and metrics.
 
-Objects come from a mirror; one scrape per pod, one query per expression, whatever the number of
-bindings. A binding that cannot be read completely says so in its own view; it never stops another.
+One scrape per pod, one query per expression, whatever the number of bindings. A binding that cannot be read completely
+says so in its own view; it never stops another.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def list_bindings(
         return ListedBindings()
     places = {spec.view.key.namespace for spec in bindings}
     try:
-        found = (await mirror.read(wants.policies(), places)).within(places)
+        found = (await mirror.read(wants.EVERY_POLICY, places)).within(places)
     except (UnknownKind, Forbidden) as error:
         return ListedBindings(bindings, {}, str(error))
     state.listed_policies = found
@@ -75,11 +75,7 @@ def _is_ours(view: BindingView, settings: FleetSettings) -> bool:
 
 
 async def observe_bindings(
-    mirror: Mirror,
-    expressions: Expressions,
-    settings: FleetSettings,
-    listed: ListedBindings,
-    state: PolicyState,
+    mirror: Mirror, expressions: Expressions, settings: FleetSettings, listed: ListedBindings, state: PolicyState
 ) -> tuple[BindingView, ...]:
     """The second half: workloads, pods, pages and queries of these bindings."""
     if not listed.bindings:
@@ -109,19 +105,16 @@ async def observe_bindings(
     wanted_pages = scrapes(plans.values())
     pages = await state.scraper.scrape(wanted_pages, clock=mirror.cluster.now)
     default = fleet_handling(settings)
-    whole = [
-        b.view
+    from_start = scrapes(
+        plans[b.view.key]
         for b in listed.bindings
         if binding_strategy(handling_of(b.view.annotations, default).compatibility).histograms_from_start
-    ]
-    from_start = scrapes(plans[view.key] for view in whole).keys()
-    measured = state.histories.measure(wanted_pages, pages, from_start)
+    )
+    measured = state.histories.measure(wanted_pages, pages, from_start.keys())
     state.startup = {
         plan.workload.id: plan.pods.startup_seconds
         for targets in plans.values()
         for plan in targets
         if plan.workload is not None and plan.pods.startup_seconds is not None
     }
-    return tuple(
-        binding_view(binding, listed, plans[binding.view.key], answers, measured) for binding in listed.bindings
-    )
+    return tuple(binding_view(b, listed, plans[b.view.key], answers, measured) for b in listed.bindings)

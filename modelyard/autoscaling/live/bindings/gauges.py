@@ -15,7 +15,6 @@ from prometheus_client.registry import Collector
 from modelyard.autoscaling.conditions import READY
 from modelyard.objects import Key
 
-LABELS = ["binding_name", "namespace", "target"]
 MOST_UNITS = 32
 """As many targets as a binding may have."""
 
@@ -60,7 +59,7 @@ class PolicyCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """The families, built from what the resources say now."""
         own = [self._fleet.instance] if self._fleet.instance else []
-        labels = [*LABELS, *(["controller_instance"] if own else [])]
+        labels = ["binding_name", "namespace", "target", *(["controller_instance"] if own else [])]
         desired = GaugeMetricFamily(
             "modelyard_policy_desired_replicas", "Replicas a binding's target should have", labels=labels
         )

@@ -6,12 +6,14 @@ a rule existed must be reported, not lost.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
 from modelyard.autoscaling.bindings.shares import CAPACITY, OPTIMIZER
+from modelyard.autoscaling.fleet import Workloads
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY
 from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
@@ -19,7 +21,7 @@ from modelyard.metrics.expressions import Expression
 from modelyard.objects import Key, Namespace, TargetRef, Workload, WorkloadId
 from modelyard.objects.documents import few, listed, parse_document, shown
 from modelyard.objects.durations import parse_go_duration
-from modelyard.objects.parse import conditions, epoch, key_of
+from modelyard.objects.parse import Object, conditions, epoch, key_of
 from modelyard.reconcile.memory import parse_memory
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
@@ -41,9 +43,8 @@ ROLE = "modelinfer.volcano.sh/role"
 _MODEL, _BACKEND = "registry.volcano.sh/model-name", "registry.volcano.sh/backend-name"
 DEFAULT_GRACE = 30.0
 _GROUPS = {"LeaderWorkerSet": "leaderworkerset.x-k8s.io"}
+Backends = Mapping[Key, Sequence[Workload]]
 _SERVES = (("leaderworkerset.x-k8s.io", "LeaderWorkerSet"), ("apps", "Deployment"), ("apps", "StatefulSet"))
-
-Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +131,9 @@ class PolicySpec:
 
 def policy(obj: Object, *, strict: bool = False) -> PolicySpec:
     """An AutoscalingPolicy with the behaviour in effect. ``strict``: see ``observe.variant``."""
-    metadata = obj["metadata"]
-    view, problem = None, None
+    metadata, view, problem = obj["metadata"], None, None
     try:
-        found = AutoscalingPolicy.parse(dict(obj), unknown="forbid" if strict else "accept")
-        view = policy_view(found)
+        view = policy_view(AutoscalingPolicy.parse(dict(obj), unknown="forbid" if strict else "accept"))
     except ResourceInvalid as error:
         problem = str(error)
     generation = int(metadata.get("generation") or 0)
@@ -152,12 +151,16 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
         AutoscalingPolicyBinding.parse(dict(obj), unknown="forbid" if strict else "accept")
     except ResourceInvalid as error:
         problems.append(str(error))
-    optimizer = spec.get("optimizerConfiguration")
-    scaling = spec.get("scalingConfiguration")
+    optimizer, scaling = spec.get("optimizerConfiguration"), spec.get("scalingConfiguration")
     parts = (optimizer or {}).get("params") or () if optimizer is not None else (scaling,) if scaling else ()
-    targets = tuple(_distinct_names([one for part in parts if (one := _target(part, key.namespace)) is not None]))
-    sources, grace = {}, DEFAULT_GRACE
-    graces: dict[str, float] = {}
+    targets = tuple(target for part in parts if (target := _target(part, key.namespace)) is not None)
+    names = Counter(target.name for target in targets)
+    # Targets of one name in several namespaces (or of several kinds) are told apart by a longer name.
+    targets = tuple(
+        replace(one, name=f"{one.workload.namespace}/{one.workload.kind}/{one.name}") if names[one.name] > 1 else one
+        for one in targets
+    )
+    sources, grace, graces = {}, DEFAULT_GRACE, dict[str, float]()
     try:
         sources = _sources(annotations.get(SOURCES), {target.name for target in targets})
     except ValueError as error:
@@ -220,18 +223,12 @@ def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> B
         return binding
     problem = "; ".join(filter(None, (f"targetRef.namespace: {'; '.join(refused.values())}", binding.view.problem)))
     view = replace(binding.view, problem=problem, problem_reason=NOT_PERMITTED)
-    return replace(
-        binding, view=view, targets=tuple(one for one in binding.targets if one.workload.namespace not in refused)
-    )
+    targets = tuple(target for target in binding.targets if target.workload.namespace not in refused)
+    return replace(binding, view=view, targets=targets)
 
 
-def workload_of(
-    spec: TargetSpec, workloads: Mapping[WorkloadId, Workload], backends: Mapping[Key, Sequence[Workload]]
-) -> tuple[Workload | None, str]:
-    """The workload that a target is, or why there is none (empty: there is just none of that name).
-
-    ``backends`` is what ``backends_of`` makes of the workloads there are.
-    """
+def workload_of(spec: TargetSpec, workloads: Workloads, backends: Backends) -> tuple[Workload | None, str]:
+    """The workload that a target is, or why there is none (empty: there is just none of that name)."""
     for id_ in spec.candidates:
         if id_ in workloads:
             return workloads[id_], ""
@@ -254,15 +251,9 @@ def workload_of(
 
 
 def resolve_workload(
-    spec: TargetSpec,
-    workloads: Mapping[WorkloadId, Workload],
-    backends: Mapping[Key, Sequence[Workload]],
-    errors: Mapping[WorkloadId, str],
+    spec: TargetSpec, workloads: Workloads, backends: Backends, errors: Mapping[WorkloadId, str]
 ) -> tuple[Workload | None, str | None]:
-    """Return the workload that a target scales, or the reason for which there is none.
-
-    ``errors`` says why a workload could not be read.
-    """
+    """Return the workload that a target scales, or why there is none; ``errors``: why some could not be read."""
     workload, problem = workload_of(spec, workloads, backends)
     if workload is not None:
         id_ = workload.id
@@ -296,20 +287,13 @@ def _target(part: Object, namespace: str) -> TargetSpec | None:
     name = reference.get("name") or ""
     if not name:
         return None
-    kind = reference.get("kind") or ""
-    version = reference.get("apiVersion") or ""
-    kind = kind or ANY_KIND
+    kind, version = reference.get("kind") or ANY_KIND, reference.get("apiVersion") or ""
     group = TargetRef(version, kind, name).group if version else _GROUPS.get(kind, "" if kind in ALIASES else "apps")
     endpoint = target.get("metricEndpoint") or {}
     uri = endpoint.get("uri") or DEFAULT_URI
     return TargetSpec(
         name=name,
-        workload=WorkloadId(
-            reference.get("namespace") or namespace,
-            group,
-            kind,
-            name,
-        ),
+        workload=WorkloadId(reference.get("namespace") or namespace, group, kind, name),
         uid=reference.get("uid") or "",
         match_labels=target.get("additionalMatchLabels") or {},
         uri=uri if uri.startswith("/") else f"/{uri}",
@@ -318,16 +302,6 @@ def _target(part: Object, namespace: str) -> TargetSpec | None:
         maximum=int(part.get("maxReplicas") or 0),
         cost=float(part.get("cost") or 0),
     )
-
-
-def _distinct_names(targets: list[TargetSpec]) -> Iterable[TargetSpec]:
-    """Targets of one name in several namespaces (or of several kinds) are told apart by a longer name."""
-    names = [one.name for one in targets]
-    for one in targets:
-        if names.count(one.name) > 1:
-            yield replace(one, name=f"{one.workload.namespace}/{one.workload.kind}/{one.name}")
-        else:
-            yield one
 
 
 def _sources(text: str | None, targets: set[str]) -> dict[str, dict[str, str]]:

@@ -120,7 +120,6 @@ def _count(
 
 
 def _entries(members: Sequence[Pod]) -> Sequence[Pod]:
-    """Of the pods of one instance those that take requests."""
     for label in ENTRY_LABELS:
         if any(label in member.labels for member in members):
             return [member for member in members if member.labels.get(label) == "true"]

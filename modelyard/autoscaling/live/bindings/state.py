@@ -1,7 +1,6 @@
 """What a loop process keeps about bindings between ticks. Nothing here decides anything; losing it costs little.
 
-After a restart the first tick has no earlier snapshot of counters and histograms: a rate or a 95th percentile over the
-last minute is missing for that tick, and missing means that replicas are kept. Everything else is read anew.
+After a restart a rate or a 95th percentile over the last minute is missing for one tick, so that replicas are kept.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ from modelyard.objects import WorkloadId
 
 
 class PolicyState:
-    """The scraper's connections, snapshots of counters and histograms, learnt start-up times.
-
-    ``async with PolicyState() as state``: closes the connections. ``listed_policies`` what the last tick read.
-    """
+    """The scraper's connections, snapshots of counters and histograms, learnt start-up times, policies last read."""
 
     def __init__(self, scraper: Scraper | None = None) -> None:
         self.scraper = scraper or Scraper()

@@ -56,8 +56,7 @@ class TargetPlan:
 
 
 def policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
-    """The policy, and what is wrong with it or with what the binding says of it; neither when there is none of that
-    name."""
+    """The policy, and what is wrong with it or with the binding's use of it; neither where no policy has the name."""
     key = Key(binding.view.key.namespace, binding.view.policy_name)
     found = listed.policies.get(key)
     if found is not None:
@@ -105,11 +104,7 @@ def scrapes(plans: Iterable[Sequence[TargetPlan]]) -> dict[Scrape, set[str]]:
 
 
 def binding_view(
-    binding: BindingSpec,
-    listed: ListedBindings,
-    plans: list[TargetPlan],
-    answers: Answers,
-    measured: Measured,
+    binding: BindingSpec, listed: ListedBindings, plans: list[TargetPlan], answers: Answers, measured: Measured
 ) -> BindingView:
     """The binding with its policy, its targets and what is wrong with any of them."""
     policy, problem = policy_of(binding, listed)
@@ -119,7 +114,7 @@ def binding_view(
         targets = _with_external(targets, binding, policy, answers)
     if binding.wake_query:
         targets = _with_pending(targets, tells, answers[binding.expression(binding.wake_query)])
-    problems = [text for text in (binding.view.problem, problem) if text]
+    problems = filter(None, (binding.view.problem, problem))
     view = replace(binding.view, targets=tuple(targets), policy=policy, problem="; ".join(problems) or None)
     return replace(view, rivals=outside(view, listed.others)) if listed.others else view
 
@@ -160,9 +155,8 @@ def _with_external(
     first = next((target.name for target in targets if target.current is not None), None)
     result = []
     for target in targets:
-        queries = dict(binding.sources.get(target.name, {}))
-        if target.name == first:
-            queries = {**binding.sources.get("", {}), **queries}
+        whole = binding.sources.get("", {}) if target.name == first else {}
+        queries = {**whole, **binding.sources.get(target.name, {})}
         found: dict[str, float] = {}
         errors = []
         unknown = set(target.unknown)
