@@ -26,13 +26,10 @@ from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, 
 ROUNDS = 20
 GAP = 2e-4
 """Relative distance from the bound at which an answer is good enough."""
-
 CLOSE = 1e-3
 """The same for the choice among the columns: closer takes many times as long and hardly serves more."""
-
 _WIDTH = 300
 """Columns beside each demand's best one that the integer program chooses from."""
-
 _AROUND = 2000
 """Options up to which columns are also sought around the prices; with more there are enough that fit together."""
 
@@ -193,7 +190,6 @@ def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float], effort: 
 
 
 def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float], effort: Effort) -> list[int]:
-    """The best column of a demand at these prices."""
     kept = [stage.kept[demand.name][o.name] for o in demand.options]
     if demand.load <= 0:
         return kept

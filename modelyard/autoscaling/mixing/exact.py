@@ -35,10 +35,8 @@ from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, 
 
 PROVEN = 1e-6
 """Relative gap below which an answer counts as the optimum."""
-
 _TOGETHER = 12
 """Demands that are decided together: the time grows faster than what they gain."""
-
 _IDLE = 8
 """Searches without a gain after which a stage ends."""
 
@@ -156,7 +154,6 @@ def _running(demand: Demand, kept: Mapping[str, int]) -> dict[str, int]:
 
 
 def _limits(demands: Sequence[Demand], capacity: Capacity, reserved: Mapping[str, int]) -> dict[str, int]:
-    """Units by accelerator."""
     names = sorted({row for d in demands for o in d.options for row in o.rows})
     return {name: capacity.of(name) - reserved.get(name, 0) for name in names}
 

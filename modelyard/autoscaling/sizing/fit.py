@@ -91,14 +91,11 @@ class Parameter(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Intercept and slope of a latency, the share of its variation that they explain, residuals (measured minus
-    fitted, ms, in the order of the points) and the typical one as a share of the latency."""
+    """Intercept and slope of a latency, and the share of its variation that they explain."""
 
     intercept: Parameter
     slope: Parameter
     r_squared: float
-    residuals: tuple[float, ...]
-    spread: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +122,8 @@ class Fit:
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest measured concurrency, prompt and output length."""
-        names = ("concurrency", "prompt_tokens", "output_tokens")
-        return {
-            name: (min(column), max(column))
-            for name, column in zip(names, zip(*self.points, strict=True), strict=False)
-        }
+        columns = zip(Point._fields[:3], zip(*self.points, strict=True), strict=False)
+        return {name: (min(column), max(column)) for name, column in columns}
 
 
 def fit(
@@ -162,19 +156,8 @@ def fit(
     numbers = alpha.estimate, beta.estimate, gamma.estimate, delta.estimate
     if model is reference:
         warnings.extend(implausible(*numbers, max_batch=int(batch.max()), prompt_tokens=float(np.median(prompt))))
-    return Fit(
-        alpha,
-        beta,
-        gamma,
-        delta,
-        itl=steps,
-        ttft=first,
-        points=runs,
-        usable_batch=_usable(batch, batch * output / (ttft + np.maximum(output - 1, 0) * itl)),
-        kv_tokens=kv_tokens,
-        startup=startup,
-        warnings=tuple(warnings),
-    )
+    usable = _usable(batch, batch * output / (ttft + np.maximum(output - 1, 0) * itl))
+    return Fit(alpha, beta, gamma, delta, steps, first, runs, usable, kv_tokens, startup, tuple(warnings))
 
 
 def implausible(
@@ -288,8 +271,7 @@ def _lines(
             warn(f"{what} is up to {shares.max():.0%} off {line}: outliers, or the model does not describe this engine")
         total = float(weights[part] @ (measured - np.average(measured, weights=weights[part])) ** 2)
         explained = 1 - float(weights[part] @ residuals**2) / total if total > 0 else 1.0
-        spread = float(np.median(np.abs(residuals) / np.maximum(fitted[part], 1e-12)))
-        lines.append(Line(two[0], two[1], max(0.0, explained), tuple(residuals.tolist()), spread))
+        lines.append(Line(two[0], two[1], max(0.0, explained)))
     return lines[0], lines[1]
 
 
@@ -349,10 +331,8 @@ def _intervals(design: FloatArray, latency: FloatArray, weights: FloatArray, fou
     size = np.maximum(np.sqrt(weights @ design**2), 1e-300)
     inverse = np.linalg.pinv((design / size * weights[:, None]).T @ (design / size))
     wide = student(left) * np.sqrt(np.maximum(np.diag(inverse), 0)) / size
-    return [
-        Parameter(float(one), max(0.0, float(one - half)), float(one + half))
-        for one, half in zip(found, wide, strict=True)
-    ]
+    pairs = zip(found.tolist(), wide.tolist(), strict=True)
+    return [Parameter(one, max(0.0, one - half), one + half) for one, half in pairs]
 
 
 def student(left: int) -> float:

@@ -81,10 +81,8 @@ def observe(known: LearntSpeed, seen: SpeedObservation, prompts: Sizes) -> Learn
 
     Numbers that no engine could show teach nothing.
     """
-    if (
-        not all(1 / HIGHEST < value < HIGHEST for value in seen)
-        or seen.rate * seen.output * seen.itl > 1000 * MOST_BATCH
-    ):
+    is_known = all(1 / HIGHEST < value < HIGHEST for value in seen)
+    if not is_known or seen.rate * seen.output * seen.itl > 1000 * MOST_BATCH:
         return known
     rate = seen.rate / 1000
     delta = _delta(seen, rate, prompts)

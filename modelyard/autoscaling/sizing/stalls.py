@@ -37,15 +37,10 @@ _CELL: Final = np.arange(CELLS + 1)[:, None]
 _TILTS: Final = _TILT**_CELL
 
 
-def _back() -> Floats:
-    """What the transform of each cell's own distribution is multiplied with for the chance of that cell: cells by
-    waves, the real and the imaginary part of each as numbers of their own."""
-    wave = _CELL.T
-    weight = np.where((wave == 0) | (wave == CELLS), 1, 2) / (2 * CELLS)
-    return np.asarray((np.exp(-1j * math.pi * _CELL * wave / CELLS) * weight / _TILTS).view(np.float64))
-
-
-_BACK: Final = _back()
+_WEIGHTS: Final = np.where((_CELL.T == 0) | (_CELL.T == CELLS), 1, 2) / (2 * CELLS)
+_BACK: Final[Floats] = (np.exp(-1j * math.pi * _CELL * _CELL.T / CELLS) * _WEIGHTS / _TILTS).view(np.float64)
+"""What the transform of each cell's own distribution is multiplied with for the chance of that cell: cells by waves,
+the real and the imaginary part of each as numbers of their own."""
 
 
 class Speed(NamedTuple):

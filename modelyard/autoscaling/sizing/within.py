@@ -56,11 +56,8 @@ def within_targets(
     """
     idle, busy = chain.at(low, states=LIGHT), chain.at(high)
     best_itl = profiles.decode(idle.seen)
-    best_ttft = profiles.prefill(idle.seen)
-    if percentile is None:
-        best_ttft = best_ttft + idle.wait
-    else:
-        best_ttft = best_ttft + wait_percentile(idle, chain.full_rate, chain.queue, percentile)
+    wait = idle.wait if percentile is None else wait_percentile(idle, chain.full_rate, chain.queue, percentile)
+    best_ttft = profiles.prefill(idle.seen) + wait
     paces = profiles.output_tokens > 1  # a single token has no interval to the next
     search = _Search(chain, low, high, idle, busy)
     rate_itl, itl_met = search.rate(_itl_excess(profiles), np.where(paces, itl, 0.0), best_itl, _itl_guess(profiles))
@@ -86,8 +83,7 @@ class _Search:
         everything = np.arange(len(target))
         given = target > 0
         met = ~given | (target >= best * (1.0 - EQUAL))
-        aim = np.where(met, target, NEAREST * best)
-        aim = np.where(given, aim, np.inf)
+        aim = np.where(given, np.where(met, target, NEAREST * best), np.inf)
         with np.errstate(divide="ignore", invalid="ignore"):  # rows without a target aim at infinity
             below, below_slope = excess(self.idle, everything, aim)
             above, above_slope = excess(self.busy, everything, aim)
@@ -105,14 +101,9 @@ class _Search:
 
             with np.errstate(divide="ignore", invalid="ignore"):
                 first = np.log(guess(aim))[rows]
-            rate[rows] = np.exp(
-                find(
-                    function,
-                    Edge(np.log(self.low[rows]), below[rows], below_slope[rows]),
-                    Edge(np.log(self.high[rows]), above[rows], above_slope[rows]),
-                    first,
-                )
-            )
+            low = Edge(np.log(self.low[rows]), below[rows], below_slope[rows])
+            high = Edge(np.log(self.high[rows]), above[rows], above_slope[rows])
+            rate[rows] = np.exp(find(function, low, high, first))
         return rate, met
 
 

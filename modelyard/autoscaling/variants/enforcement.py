@@ -16,8 +16,7 @@ from modelyard.metrics.values import Signals
 STAGE = "enforcement"
 
 
-def scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float) -> Changes:
-    """Return what idleness changes about a model's variants; ``variants`` are those with a decision."""
+def _scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float) -> Changes:
     if not variants:
         return ()
     if not demand.zero.enabled:
@@ -100,4 +99,4 @@ def enforce(demand: ModelDemand, variants: Variants, signals: Signals, now: floa
             if variant.replicas and not demand.zero.enabled:
                 return ()
             judged.append(variant)
-    return scale_to_zero(demand, judged, signals, now)
+    return _scale_to_zero(demand, judged, signals, now)

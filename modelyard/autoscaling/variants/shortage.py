@@ -23,6 +23,14 @@ def cannot_scale(seen: Observation, current: int, wanted: int) -> Explanation:
     )
 
 
+def at_bound(variant: VariantTransition) -> Explanation | None:
+    """Return that a variant is at its maximum, if it is."""
+    if not _is_full(variant):
+        return None
+    bounds = variant.seen.bounds
+    return Explanation(Reason.AT_BOUND, name=variant.name, source=bounds.upper_from, limit=bounds.upper)
+
+
 def shortage_of(
     variants: Sequence[VariantTransition],
     missing: float,

@@ -32,7 +32,7 @@ from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.offered import replicas_offered
 from modelyard.autoscaling.variants.proposal import NOTHING_TRACKED, Proposal, Proposed, Tracked, VariantTransition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import shortage_of
+from modelyard.autoscaling.variants.shortage import at_bound, shortage_of
 from modelyard.autoscaling.variants.transition import (
     describe_transition,
     first_to_go,
@@ -129,9 +129,8 @@ def _answer(situation: Situation, safe: bool, partial: bool) -> TargetAnswer:
     if situation.ahead.why is not None and (ahead := _scale_ahead(situation)) is not None:
         return ahead
     if blocker := next((v for v in variants if v.moving), None):
-        return TargetAnswer(
-            Explanation(Reason.IN_TRANSITION, transition=describe_transition(blocker), analysis=analysis)
-        )
+        moving = describe_transition(blocker)
+        return TargetAnswer(Explanation(Reason.IN_TRANSITION, transition=moving, analysis=analysis))
     if partial:
         return TargetAnswer(_partial(Reason.PARTIAL, situation))
     if safe:
@@ -273,10 +272,8 @@ def _give(missing: float, variants: Sequence[VariantTransition], situation: Situ
 
 
 def _room_up(variant: VariantTransition, wanted: int, situation: Situation) -> int:
-    """Return the replicas this variant takes: bounded per decision, and to two decisions ahead of what is ready.
-
-    Without the latter a queue that piles up while pods start would be ordered again in every tick.
-    """
+    # Bounded per decision, and to two decisions ahead of what is ready: a queue that piles up while pods start would
+    # else be ordered again in every tick.
     seen, base, settings = variant.seen, variant.base, situation.settings
     current = seen.current or 0
     if not _can_grow(variant, situation):
@@ -300,16 +297,12 @@ def _can_grow(variant: VariantTransition, situation: Situation) -> bool:
 def _why_not(situation: Situation) -> JoinedTexts:
     reasons = []
     for v in situation.variants:
-        seen = v.seen
-        if seen.bounds.upper is not None and v.base >= seen.bounds.upper:
-            bounds = seen.bounds
-            reasons.append(Explanation(Reason.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
-        elif seen.current == 0 and not situation.may_sleep:
-            reasons.append(Explanation(Reason.MAY_NOT_WAKE, name=v.name))
-        elif v.overdue or not _can_grow(v, situation):
-            reasons.append(Explanation(Reason.DID_NOT_START, name=v.name))
-        else:
-            reasons.append(Explanation(Reason.FAR_AHEAD, name=v.name, ready=seen.ready))
+        reason = at_bound(v)
+        if reason is None and v.seen.current == 0 and not situation.may_sleep:
+            reason = Explanation(Reason.MAY_NOT_WAKE, name=v.name)
+        elif reason is None and (v.overdue or not _can_grow(v, situation)):
+            reason = Explanation(Reason.DID_NOT_START, name=v.name)
+        reasons.append(reason or Explanation(Reason.FAR_AHEAD, name=v.name, ready=v.seen.ready))
     return JoinedTexts(reasons)
 
 
@@ -326,13 +319,11 @@ def _last_replica(situation: Situation) -> Explanation | None:
     analysis = situation.analysis
     if sum(v.base for v in serving) != 1 or not analysis.reporting or analysis.waiting:
         return None
-    if not _is_idle(situation.demand.variants):
+    bounds = serving[0].seen.bounds
+    if (situation.may_sleep and not bounds.lower) or not _is_idle(situation.demand.variants):
         return None
     if not situation.may_sleep:
         return Explanation(Reason.LAST_REPLICA)
-    bounds = serving[0].seen.bounds
-    if not bounds.lower:
-        return None
     return Explanation(Reason.LAST_REPLICA_MINIMUM, source=bounds.lower_from, minimum=bounds.lower)
 
 
@@ -355,20 +346,17 @@ def _scale_down(situation: Situation) -> TargetAnswer:
         missed = {name: n for name, count in removed.items() if (n := count - useless.get(name, 0)) > 0}
         # A fuller replica is slower, so that what it holds rises faster than its load.
         left = serving - sum(missed.values())
-        return left > 0 and analysis.fits(
-            missed, ahead.factor * (serving / left) ** (settings.scale_down_elasticity - 1)
-        )
+        fuller = ahead.factor * (serving / left) ** (settings.scale_down_elasticity - 1) if left > 0 else 0.0
+        return left > 0 and analysis.fits(missed, fuller)
 
     if not any(fits({v.name: 1}) for v in able):
-        if ahead.why is not None:
-            return unchanged(Reason.KEPT_FOR_RISE, ahead=ahead.why)
-        return unchanged(Reason.FEWER_TOO_FULL)
+        rising = ahead.why is not None
+        return unchanged(Reason.KEPT_FOR_RISE, ahead=ahead.why) if rising else unchanged(Reason.FEWER_TOO_FULL)
     since = relaxed_since(demand.variants, now)
     budget = sum(useless.values()) or down_limit(total, settings)
     delay = settings.scale_down_delay
-    if not _is_idle(
-        demand.variants
-    ):  # a load that is gone is at no edge between two sizes, whatever was regretted before
+    # A load that is gone is at no edge between two sizes, whatever was regretted before.
+    if not _is_idle(demand.variants):
         delay = shrink_delay((Shrink(v.seen.memory, v.base, v.base - budget) for v in able), delay, now)
     if now - since < delay:
         longer = delay > settings.scale_down_delay
@@ -407,9 +395,8 @@ def _scale_down(situation: Situation) -> TargetAnswer:
         if budget <= 0:
             break
     if targets:
-        return TargetAnswer(
-            Explanation(Reason.SHRINKING, moves=moves_of(variants, targets), analysis=analysis), targets
-        )
+        shrinking = Explanation(Reason.SHRINKING, moves=moves_of(variants, targets), analysis=analysis)
+        return TargetAnswer(shrinking, targets)
     if passing and not any(safe(v, 1) for v in able):
         return unchanged(Reason.ONLY_DURING_UPDATE, since, passing=passing)
     return unchanged(Reason.ALL_AT_MINIMUM, since)

@@ -7,7 +7,6 @@ zero'.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isfinite
 
 from modelyard.autoscaling.bounds import required_minimum
@@ -23,8 +22,6 @@ from modelyard.autoscaling.variants.transition import transition_limit
 from modelyard.metrics.values import Signals
 
 REASON = Reason.WOKEN.code
-Asleep = Mapping[str, Proposed]
-"""What is proposed for the variants at zero, by name."""
 
 
 def at_zero(seen: Observation) -> Proposed:
@@ -83,10 +80,8 @@ def waiting(demand: ModelDemand, signals: Signals) -> float:
 
 def start(asleep: Proposed, replicas: int, queue: float, now: float, takes: float = 0.0) -> Proposed:
     """Return a variant woken for a queue; ``takes`` is the requests that what was started before can take."""
-    facts: dict[str, object] = {
-        "waiting": Count(queue, "request waits", "requests wait"),
-        "started": Explanation(Reason.STARTED_BEFORE, requests=takes) if takes else "",
-    }
+    started = Explanation(Reason.STARTED_BEFORE, requests=takes) if takes else ""
+    facts = {"waiting": Count(queue, "request waits", "requests wait"), "started": started}
     why = Explanation(Reason.WOKEN_TO, replicas=Count(replicas, "replica"), **facts)
     return _woken(asleep, replicas, Explanation(Reason.WOKEN, **facts), why)._replace(learnt={"woken_at": now})
 

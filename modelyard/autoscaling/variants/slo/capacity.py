@@ -26,8 +26,6 @@ from modelyard.objects import Key
 from modelyard.objects.selectors import parse_selector
 
 STAGE = "allocation"
-
-
 UNLIMITED = 10**9
 """GPUs of a pool where none are counted."""
 
@@ -119,16 +117,19 @@ def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Var
     affected, short = scarce(competitors, capacity, {*within_quotas, *(pools.total if pools is not None else ())})
     if not affected:
         return ()
-    demands = {str(index): demand_of(model, str(index), pools) for index, model in enumerate(affected)}
+    demands = {str(index): _demand_of(model, str(index), pools) for index, model in enumerate(affected)}
     allocation = allocate(
         demands.values(), capacity, penalty=settings.transition_penalty, effort=Effort(settings.allocation_effort)
     )
-    growth = [_growth(model, allocation.shares[str(index)].replicas) for index, model in enumerate(affected)]
+    shares = [allocation.shares[name] for name in demands]
+    growth = [
+        {m.seen.pool for m in model.members if share.replicas.get(m.seen.name, 0) + m.variant.lost > m.variant.base}
+        for model, share in zip(affected, shares, strict=True)
+    ]
     changes: list[tuple[Key, ReplicaChange]] = []
-    for index, model in enumerate(affected):
+    for index, (model, share) in enumerate(zip(affected, shares, strict=True)):
         elsewhere = {pool for other, grown in enumerate(growth) if other != index for pool in grown}
-        share, load = allocation.shares[str(index)], demands[str(index)].load
-        changes += _changes(model, share, load, settings, allocation.note, elsewhere, short)
+        changes += _changes(model, share, demands[str(index)].load, settings, allocation.note, elsewhere, short)
     return changes
 
 
@@ -178,22 +179,14 @@ def _within_quotas(members: Sequence[Member], variants: Variants) -> dict[str, i
     return left
 
 
-def _growth(model: CompetingModel, replicas: Mapping[str, int]) -> set[str]:
-    return {
-        member.seen.pool
-        for member in model.members
-        if replicas.get(member.seen.name, 0) + member.variant.lost > member.variant.base
-    }
-
-
 def held(seen: Observation) -> int:
     """Return the replicas that hold accelerators of a node: those whose pods say so, and those that are ready."""
     placed = sum(1 for pod in seen.pods if pod.node) // seen.pods_per_replica
     return max(placed, min(seen.ready or 0, seen.current or 0))
 
 
-def pinned(seen: Observation, pools: Pools) -> int:
-    """Return the replicas on nodes that take no new pods: giving them up gives nobody anything."""
+def _pinned(seen: Observation, pools: Pools) -> int:
+    # Replicas on nodes that take no new pods: giving them up gives nobody anything.
     nodes = pools.free.get(seen.pool, {})
     on_others = sum(1 for pod in seen.pods if pod.node and pod.node not in nodes)
     return min(seen.current or 0, on_others // seen.pods_per_replica)
@@ -226,8 +219,8 @@ def scarce(
     return [models[index] for index in sorted(competing)], short
 
 
-def demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
-    """Return a model as a demand: the planned load, or what saturation asks for beyond it."""
+def _demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
+    # The planned load, or what saturation asks for beyond it.
     forecast, group = model.forecast, model.demand.group
     members = [member for member in model.members if member.is_sized]
     load = forecast.planned
@@ -237,7 +230,7 @@ def demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
     options = [
         _kept(
             replace(option_of(m.variant, m.rate), also=tuple(m.quotas)),
-            min(m.variant.base, pinned(m.seen, pools)) if pools is not None else 0,
+            min(m.variant.base, _pinned(m.seen, pools)) if pools is not None else 0,
         )
         for m in members
     ]
@@ -273,8 +266,7 @@ def _changes(
     undo, without any delay, what the demand had asked for a tick before.
     """
     note = f" ({note})" if note else ""
-    rows = (quota for member in model.members for row, quota in member.quotas.items() if row in short)
-    quota = next(rows, None)
+    quota = next((quota for m in model.members for row, quota in m.quotas.items() if row in short), None)
     scarcity = quota or "accelerators are scarce"
     why = Explanation(Reason.OTHER_MIX, scarcity=scarcity, note=note)
     if share.served < load * (1 - 1e-9):

@@ -13,7 +13,6 @@ from modelyard.autoscaling.variants.demand import Rate
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Sized, shortage_value
 from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, EXHAUSTED, NOT_STARTING, SUFFICIENT
-from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.objective import Objective
 
 DRIFTED, STILL_DRIFTED = 1.3, 1.2
@@ -50,14 +49,8 @@ def slo_feasible(objective: Objective, rate: Rate | None, problem: Explanation |
         target, best = (service.ttft, rate.best_ttft) if is_ttft else (service.itl, rate.best_itl)
         facts = {"target": target, "best": best, "sized": NEAREST * best, "where": service.where}
         return ConditionValue.of("False", Explanation(outcome, **facts))
-    return ConditionValue.of("True", Explanation(Reason.TARGETS_REACHABLE, **_targets(service)))
-
-
-def _targets(service: ServiceClass) -> dict[str, str]:
-    def text(value: float) -> str:
-        return f"{value:g} ms" if value else "without target"
-
-    return {"ttft": text(service.ttft), "itl": text(service.itl)}
+    ttft, itl = (f"{value:g} ms" if value else "without target" for value in (service.ttft, service.itl))
+    return ConditionValue.of("True", Explanation(Reason.TARGETS_REACHABLE, ttft=ttft, itl=itl))
 
 
 def profile_drift(seen: Observation, rate: Rate | None) -> ConditionValue | None:

@@ -67,9 +67,7 @@ class UnitCosts:
 
     def _take(self, document: Document, prices: dict[str, float], name: str, value: object, where: str) -> None:
         cost = number(value)
-        if cost is not None and cost > _HIGHEST:
-            cost = None
-        if cost is None:
+        if cost is None or cost > _HIGHEST:
             text = "is missing" if value is None else f"= {shown(value)} must be a finite number of at least 0"
             self.notices.warn(document, f"{where} {text}; the accelerator has no price")
         else:

@@ -18,16 +18,12 @@ from modelyard.metrics.values import PodPerformance
 
 LOWEST, HIGHEST = 0.5, 2.0
 """Bounds of a correction: what is further off is a wrong profile, not an inaccurate one."""
-
 WEIGHT = 0.25
 """Share of a new observation in the correction."""
-
 NOTICEABLE = 0.05
 """Relative difference between observation and correction below which nothing is learnt."""
-
 CALM = 5.0
 """Load windows without a change of replicas before latencies say something of the engine."""
-
 MOST_UTILISATION = 0.85
 """Above it the waiting time depends on the load so steeply that its ratio says nothing about the profile."""
 

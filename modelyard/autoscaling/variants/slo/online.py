@@ -44,10 +44,8 @@ def learn(seen: Observation, objective: Objective, prompts: Buckets, settings: F
     rates = [signal.completed_rate for signal, _ in seen.units if signal.completed_rate is not None]
     if prompt is None or output is None or ttft is None or itl is None or not rates:
         return memory
-    before = known(memory)
-    after = observe(
-        before, SpeedObservation(sum(rates) / len(rates), prompt, output, ttft, itl), sizes_of(prompts, prompt)
-    )
+    before, seen_now = known(memory), SpeedObservation(sum(rates) / len(rates), prompt, output, ttft, itl)
+    after = observe(before, seen_now, sizes_of(prompts, prompt))
     old, new = before.speed, after.speed
     if old is None or new is None or before.seen < FIRST or after.seen < before.seen or _moved(old, new):
         return memory.model_copy(update={"speed": tuple(float(f"{value:.6g}") for value in after)})

@@ -84,12 +84,8 @@ def size_rows(rows: Sequence[Row], settings: FleetSettings) -> list[Rate]:
 
     See ``sizing.within.NEAREST``.
     """
-    sizing = size(
-        profiles_of(rows),
-        targets_of(rows),
-        utilisation_cap=settings.utilisation_cap,
-        percentile=settings.ttft_percentile,
-    )
+    cap, percentile = settings.utilisation_cap, settings.ttft_percentile
+    sizing = size(profiles_of(rows), targets_of(rows), utilisation_cap=cap, percentile=percentile)
     return with_sizing(rows, sizing, sizing.fallback_rate)
 
 

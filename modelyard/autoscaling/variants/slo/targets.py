@@ -19,10 +19,10 @@ from typing import NamedTuple
 from modelyard.autoscaling.mixing import Demand, Option, cover
 from modelyard.autoscaling.reasons import Explanation, JoinedTexts, Reason
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.demand import ModelDemand, Rate
+from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.proposal import VariantTransition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import shortage_of
+from modelyard.autoscaling.variants.shortage import at_bound, shortage_of
 from modelyard.autoscaling.variants.slo.load import QUIET
 from modelyard.autoscaling.variants.targets import down_limit, hpa_step, moves_of, relaxed_since
 from modelyard.autoscaling.variants.transition import describe_transition, first_to_go
@@ -77,8 +77,8 @@ def covering(demand: ModelDemand, variants: Sequence[VariantTransition], load: f
             break
     if variants and not any(replicas.values()):
         running = [v for v in variants if v.base]
-        last = running[0] if len(running) == 1 else min(variants, key=lambda v: (rates[v.name].cost, v.name))
         if running:
+            last = running[0] if len(running) == 1 else min(variants, key=lambda v: (rates[v.name].cost, v.name))
             replicas[last.name] = 1
     return {v.name: replicas[v.name] + v.lost for v in variants}
 
@@ -105,7 +105,7 @@ def propose(
     supply = sum(rates[v.name].rate * (v.base - v.lost) for v in variants if v.base) if planned > 0 else 0.0
     penalty = settings.transition_penalty
     if supply < planned * (1 - 1e-9):
-        return _grow(demand, variants, base, covering(demand, variants, planned, penalty), supply, settings)
+        return _grow(forecast, variants, base, covering(demand, variants, planned, penalty), supply, settings)
     roomy = planned if forecast.attaining else planned / (1 - min(settings.scale_down_margin, 0.99))
     wanted = covering(demand, variants, roomy, penalty)
     useless = {v.name: max(v.seen.bounds.lower, v.base - gone) for v in variants if (gone := first_to_go(v))}
@@ -117,26 +117,21 @@ def propose(
 
 
 def _grow(
-    demand: ModelDemand,
+    forecast: LoadForecast,
     variants: Sequence[VariantTransition],
     base: dict[str, int],
     wanted: dict[str, int],
     supply: float,
     settings: FleetSettings,
 ) -> GroupProposal:
-    forecast = demand.model_forecast
     rates = forecast.rates
     targets = {v.name: up_to(v, wanted[v.name], settings) for v in variants}
     replicas = base | targets
     if replicas == base:
-        why = _why_not(variants)
-        shortage = shortage_of(
-            variants,
-            forecast.planned - supply,
-            lambda seen: rates[seen.name].rate,
-            lambda seen: rates[seen.name].cost,
-            why,
-        )
+        bounds = ((at_bound(v), v.name) for v in variants)
+        why = JoinedTexts(full or Explanation(Reason.NOT_STARTED_OR_FAR_AHEAD, name=name) for full, name in bounds)
+        missing = forecast.planned - supply
+        shortage = shortage_of(variants, missing, lambda s: rates[s.name].rate, lambda s: rates[s.name].cost, why)
         at_maximum = Explanation(Reason.FORECAST_AT_MAXIMUM, supply=supply, why=why)
         shortages = {v.name: shortage for v in variants} if shortage is not None else {}
         return GroupProposal(replicas, at_maximum, wanted, shortages=shortages)
@@ -239,14 +234,3 @@ def _relax(
     needed = JoinedTexts(f"{name} {count}" for name, count in wanted.items())
     shrinking = Explanation(Reason.FORECAST_SHRINKING, moves=moves_of(variants, ordered), needed=needed)
     return GroupProposal(base | targets, shrinking, relax_since=since)
-
-
-def _why_not(variants: Sequence[VariantTransition]) -> JoinedTexts:
-    reasons = []
-    for v in variants:
-        bounds = v.seen.bounds
-        if bounds.upper is not None and v.base >= bounds.upper:
-            reasons.append(Explanation(Reason.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
-        else:
-            reasons.append(Explanation(Reason.NOT_STARTED_OR_FAR_AHEAD, name=v.name))
-    return JoinedTexts(reasons)

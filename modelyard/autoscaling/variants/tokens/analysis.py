@@ -31,8 +31,6 @@ from modelyard.autoscaling.variants.tokens.knowledge import Known, arguments_of,
 
 _SAME = 0.05
 """A newly seen compute limit this near to the mean of those known is not worth writing down."""
-
-
 BYTES_PER_TOKEN = 4.0
 """Bytes of a request's body per token, the reference's estimate for prompts that no engine has counted yet."""
 
@@ -143,17 +141,7 @@ class TokenAnalysis(Assessment):
             f"demand {self.demand:.0f} tokens, capacity {self.supply:.0f} "
             f"over {self.reporting} reporting, {self.saturated} saturated"
         )
-        for count, what in (
-            (self.unready, "not ready"),
-            (self.warming, "warming up"),
-            (self.stuck, "stuck and left out"),
-            (self.silent, "ready without reporting, taken for average"),
-            (self.incomplete, "with a signal missing"),
-            (self.assumed, "whose cache size is not known and assumed"),
-        ):
-            if count:
-                text += f", {count} {what}"
-        return text
+        return self.with_counts(text, self.silent, self.assumed)
 
 
 def analyse_tokens(

@@ -14,7 +14,6 @@ from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArgumen
 
 WINDOW = 10
 """Values of the compute limit that are kept per length of output."""
-
 FLOOR = 0.25
 """Repaired: the compute limit is never below this share of the memory limit.
 
@@ -98,13 +97,11 @@ def replica_capacity(
     if replica.in_use > 0 and replica.waiting > 0 and replica.waiting / replica.engines >= floor(limits.queue):
         observed = replica.in_use
     compute: int | None = observed if learning else None
-    if compute is None:
-        known = history.get(output_bucket(replica.output), ())
-        compute = floor(sum(known) / len(known)) if known else None
+    if compute is None and (known := history.get(output_bucket(replica.output), ())):
+        compute = floor(sum(known) / len(known))
     if not compute and arguments is not None:
         compute = derived_limit(arguments, replica.prompt, replica.output)
-    if not compute:
-        compute = memory
+    compute = compute or memory
     if floor_share > 0:
         demand = replica.in_use + min(demand - replica.in_use, BACKLOG * memory)
         # What is held without a queue can be held, whatever was learnt or derived before.

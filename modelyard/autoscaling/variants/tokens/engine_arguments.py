@@ -49,12 +49,9 @@ class EngineArguments:
         """Size of the KV cache in tokens where the arguments fix it."""
         return None if self.blocks is None else self.blocks * self.block_size
 
-    def compatible(self, other: EngineArguments) -> bool:
-        """Whether replicas with either have the same capacity on the same accelerator."""
-        return self._capacity == other._capacity
-
     @property
-    def _capacity(self) -> tuple[object, ...]:
+    def capacity(self) -> tuple[object, ...]:
+        """What the capacity of a replica on an accelerator depends on."""
         return (
             self.gpu_memory_utilisation,
             self.block_size,

@@ -73,21 +73,17 @@ class Known:
         derived = None
         if seen.workload is not None and seen.workload.engine_args:
             derived = derived_limit(arguments, self._prompt, self._output)
-        ways = [way for way in (memory, derived) if way]
-        if ways:
-            return min(ways)
-        if self.live:
-            return min(self.live.values())
-        return floor(arguments.effective_batched_tokens * self._limits.kv)
+        ways = [way for way in (memory, derived) if way] or self.live.values()
+        return min(ways, default=floor(arguments.effective_batched_tokens * self._limits.kv))
 
     def _like(self, seen: Observation) -> list[Observation]:
         """Other variants with the same accelerator, GPUs and capacity-relevant arguments."""
-        mine = arguments_of(seen)
+        mine = arguments_of(seen).capacity
         return [
             other
             for other in self._variants.values()
             if other is not seen
             and other.accelerator == seen.accelerator
             and other.gpus == seen.gpus
-            and mine.compatible(arguments_of(other))
+            and arguments_of(other).capacity == mine
         ]
