@@ -113,9 +113,9 @@ def relax(
 def pick(
     stage: Stage, start: Replicas, columns: Columns, prices: Mapping[Any, float], effort: Effort, floor: int
 ) -> Replicas:
-    """Replicas of all demands, chosen together among the columns near these prices; ``SolverError`` without an answer.
+    """Replicas of all demands, chosen together among the columns near these prices; the search begins at ``start``.
 
-    ``start`` should be allowed; the search begins there.
+    Raises ``SolverError`` without an answer.
     """
     if sum(len(d.options) for d in stage.demands) <= _AROUND:
         for accelerator in stage.limits:
@@ -144,11 +144,8 @@ def pick(
             problem += pulp.LpAffineExpression(rows[priority]) >= least - HELD / 2
     problem += pulp.LpAffineExpression(objective)
     solve(problem, effort, floor, CLOSE)
-    return {
-        d.name: dict(zip((o.name for o in d.options), counts, strict=True))
-        for d, counts, taken in picks
-        if taken.varValue > 0.5
-    }
+    chosen = [(demand, counts) for demand, counts, taken in picks if taken.varValue > 0.5]
+    return {d.name: dict(zip((o.name for o in d.options), counts, strict=True)) for d, counts in chosen}
 
 
 def _nearest(

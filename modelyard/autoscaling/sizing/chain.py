@@ -82,10 +82,7 @@ def analysed(used: Profiles, rates: ArrayLike, measuring: Measuring) -> Measures
 
 
 def covered(used: Profiles, rates: ArrayLike) -> Iterator[tuple[IntArray, Profiles, Chain, Occupancy]]:
-    """Yield the rows that the model covers at their rates (requests/s), a block at a time.
-
-    They come as their indices, profiles and chain, and the state of the chain.
-    """
+    """Yield the covered rows (indices, profiles, chain, its state) at their rates in requests/s, a block at a time."""
     wanted = np.broadcast_to(np.asarray(rates, dtype=np.float64), (len(used),))
     with np.errstate(invalid="ignore"):
         chosen = np.flatnonzero(used.valid & (wanted > 0) & (wanted <= max_rates(used)))

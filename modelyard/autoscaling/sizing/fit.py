@@ -149,8 +149,8 @@ def fit(
     warnings: list[str] = []
     _check_design(runs, one_length, warnings.append)
     batch, prompt, output, ttft, itl = np.array([run[:5] for run in runs], dtype=np.float64).T
-    for what, latency in (("ITL", itl), ("TTFT", ttft)):
-        _check_rising(what, batch, prompt, latency)
+    _check_rising("ITL", batch, prompt, itl)
+    _check_rising("TTFT", batch, prompt, ttft)
     steps, first = _lines(runs, itl, ttft, model, warnings.append)
     alpha, beta, gamma, delta = steps.intercept, steps.slope, first.intercept, first.slope
     numbers = alpha.estimate, beta.estimate, gamma.estimate, delta.estimate
@@ -163,11 +163,8 @@ def fit(
 def implausible(
     alpha: float, beta: float, gamma: float, delta: float, max_batch: int, prompt_tokens: float
 ) -> tuple[str, ...]:
-    """What is suspicious about a parameter set, for people; nothing if it looks sane.
-
-    Sets that mix prefill and decode numbers of different sources predict seconds of prefill beside milliseconds of
-    decode.
-    """
+    """What is suspicious about a parameter set, for people: sets of different sources predict seconds of prefill beside
+    milliseconds of decode."""
     prefill = gamma + delta * prompt_tokens * max_batch
     decode = alpha + beta * max_batch
     found = []
@@ -203,9 +200,8 @@ def _check_design(runs: tuple[Point, ...], one_length: bool, warn: Callable[[str
     if longest - shortest <= LIKE * longest:
         missing = f"a run with prompts of {longest / 4:.0f} or {longest * 4:.0f} tokens is missing"
         if not one_length:
-            raise FitError(
-                f"all prompts have about {longest:.0f} tokens, so delta holds for no other length: {missing}"
-            )
+            same = f"all prompts have about {longest:.0f} tokens"
+            raise FitError(f"{same}, so delta holds for no other length: {missing}")
         warn(f"gamma and delta hold for prompts of about {longest:.0f} tokens only: {missing}")
     if different < 4:
         warn(f"{different} concurrency levels cannot show whether the lines are straight; measure 4")
@@ -223,10 +219,9 @@ def _check_rising(what: str, batch: FloatArray, prompt: FloatArray, latency: Flo
         return
     fall = float(np.median((latency[low] - latency[high]) / np.maximum(latency[low], latency[high])))
     if fall > CLEAR:
-        raise FitError(
-            f"{what} falls by {fall:.0%} with the concurrency in most pairs of runs; more load cannot make an engine "
-            "faster: check that runs had equal lengths and were not cached or cut off"
-        )
+        check_runs = "check that runs had equal lengths and were not cached or cut off"
+        falls = f"{what} falls by {fall:.0%} with the concurrency in most pairs of runs"
+        raise FitError(f"{falls}; more load cannot make an engine faster: {check_runs}")
 
 
 def _usable(batch: FloatArray, throughput: FloatArray) -> int:

@@ -17,10 +17,8 @@ from modelyard.autoscaling.sizing.tail import fewer_than, log_probability
 
 
 def ttft_percentile(profiles: Profiles, rates: ArrayLike, percent: float) -> FloatArray:
-    """TTFT in ms that ``percent`` of the accepted requests stay within, at ``rates`` (requests/s). Shape (n,).
-
-    NaN where ``analyse`` has no value. Raises ValueError unless 0 < percent < 100.
-    """
+    """TTFT in ms of ``percent`` of the accepted requests at ``rates`` (requests/s), shape (n,); NaN as of ``analyse``.
+    Raises ValueError unless 0 < percent < 100."""
     check_percent(percent)
     result = np.full(len(profiles), np.nan)
     for rows, part, chain, found in covered(profiles.repaired(), rates):

@@ -51,10 +51,8 @@ class Profiles:
         listed = [tuple(row) for row in rows]
         for number, row in enumerate(listed):
             if len(row) != _COLUMNS:
-                raise ValueError(
-                    f"profile row {number} has {len(row)} values; give alpha, beta, gamma, delta, max_batch, "
-                    "prompt_tokens, output_tokens"
-                )
+                names = "alpha, beta, gamma, delta, max_batch, prompt_tokens, output_tokens"
+                raise ValueError(f"profile row {number} has {len(row)} values; give {names}")
         table = np.array(listed, dtype=np.float64).reshape(-1, _COLUMNS).T.copy()
         return cls.from_columns(*table, queue_limit=queue_limit)
 

@@ -81,7 +81,6 @@ def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]
 
 
 def _block(profiles: Profiles, targets: Targets, utilisation_cap: float, percentile: float | None) -> Sizing:
-    """Sizing of a block of valid rows."""
     chain = chain_of(profiles)
     low = LOWEST / (profiles.service_base + profiles.service_slope)
     high = HIGHEST * chain.full_rate

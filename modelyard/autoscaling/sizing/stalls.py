@@ -117,9 +117,7 @@ def missed(
     engine: Speed, prompts: Sizes, outputs: Sizes, loads: Floats, counts: tuple[float, float] = (1.0, 1.0)
 ) -> Floats:
     """The share of requests that miss a target on one of two replicas, by the load of each in engines (0 to 1).
-
-    ``counts``: what a request counts for that misses its TTFT, and one that misses its ITL.
-    """
+    ``counts``: what a request counts for that misses its TTFT, and one that misses its ITL."""
     busy = per_request(engine, prompts.mean, outputs.mean)
     if busy is None:
         return np.ones_like(loads)

@@ -20,9 +20,8 @@ from modelyard.autoscaling.variants.saturation_config import Thresholds
 DIGITS = 9
 """Comparisons are made on values rounded to 1e-9, so that 0.80 - 0.70 is not below a trigger of 0.10."""
 BACKLOG = 2.0
-"""A replica's queue counts up to this multiple of the threshold. What waits in an engine is served by that engine
-alone: new replicas take their share of what is still to come, and a long queue says no more about that than a full
-one."""
+"""A replica's queue counts up to this multiple of the threshold: what waits in an engine is served by that engine, and
+new replicas only take their share of what is still to come."""
 _UNPROVEN_FACTOR = 5
 """A pod that never completed a request while its model serves traffic is not idle, for at most this many warm-ups."""
 
@@ -71,10 +70,7 @@ class Analysis(Assessment):
         return 1.0
 
     def wanted(self, factor: float = 1.0) -> float:
-        """Replicas needed so that each carries its target load, by KV cache or by queue, whichever asks more.
-
-        The target load leaves the trigger and the margin free. ``factor`` multiplies the load.
-        """
+        """Replicas for ``factor`` times the load, each with the trigger and the margin free in KV cache and queue."""
         margin, loads = 1 + self.margin, self._loads(factor * self.per_report)
         rooms = [(load, round(limit - trigger * margin, DIGITS)) for load, limit, trigger in loads]
         return max((ceil(round(load / room, DIGITS)) for load, room in rooms if room > 0), default=0)
@@ -87,10 +83,7 @@ class Analysis(Assessment):
         return any(round(limit - load / provided - trigger, DIGITS) < 0 for load, limit, trigger in loads)
 
     def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
-        """Whether everything, saturated load included, fits without ``removed`` replicas, with margin to the triggers.
-
-        A replica with a missing signal makes the answer no: what it carries is not known.
-        """
+        """Whether all of the load fits without ``removed`` replicas, with margin; no where a signal is missing."""
         left = self.capacity - sum(removed.values())
         if left < 1 or self.incomplete:
             return False
@@ -106,11 +99,8 @@ class Analysis(Assessment):
         )
 
     def __str__(self) -> str:
-        text = (
-            f"spare KV {self.spare_kv:.3f}, spare queue {self.spare_queue:.1f} "
-            f"over {self.reporting} reporting, {self.saturated} saturated"
-        )
-        return self.with_counts(text)
+        text = f"spare KV {self.spare_kv:.3f}, spare queue {self.spare_queue:.1f} over {self.reporting} reporting"
+        return self.with_counts(f"{text}, {self.saturated} saturated")
 
 
 def analyse_repaired(

@@ -49,13 +49,11 @@ class Attributed:
         assert workload is not None
         assert current is not None
         units, ready = self.units, self.seen.ready
-        if workload.pods_per_replica > 1:
-            if len(units) > 1:
-                units = _merge_groups(units)
-            if ready is None:
-                ready = _ready_groups(self.pods, workload.pods_per_replica)
-        elif ready is None:
-            ready = sum(pod.ready for pod in self.pods)
+        if workload.pods_per_replica > 1 and len(units) > 1:
+            units = _merge_groups(units)
+        if ready is None:
+            size = workload.pods_per_replica
+            ready = _ready_groups(self.pods, size) if size > 1 else sum(pod.ready for pod in self.pods)
         return self.seen._replace(
             pods=self.pods,
             units=units,
@@ -173,9 +171,8 @@ class _Owners:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    @cached_property
+    @cached_property  # built when a chain first leads to a pod
     def _of_pods(self) -> Mapping[tuple[str, str], OwnerRef]:
-        """By namespace and pod; built when a chain first leads to a pod."""
         return {pod.key: pod.owner for pod in self._fleet.pods if pod.owner is not None}
 
     def of(self, namespace: str, owner: OwnerRef) -> OwnerRef | None:

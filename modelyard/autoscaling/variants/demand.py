@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.mixing import Effort
@@ -130,13 +130,8 @@ class Group(NamedTuple):
         return f"model {self.model_id!r} in namespace {self.namespace}"
 
 
-class Idle(Protocol):
-    """Whether a model that has completed no request for its window may go to zero."""
-
-    def __call__(
-        self, demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float
-    ) -> tuple[Explanation | None, Explanation]:
-        """Return why not (``None``: it may), and what is then known of it."""
+Idle = Callable[["ModelDemand", Sequence[Sized], Signals, float], tuple[Explanation | None, Explanation]]
+"""Why a model that completed no request for its window may not go to zero (``None``: it may), and what is known."""
 
 
 class StrategyEntry(NamedTuple):

@@ -24,11 +24,9 @@ def _scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Sign
             return ()
         cheapest = min(variants, key=lambda variant: (variant.seen.variant.cost, variant.seen.name))
         return _moved([cheapest], 1, Explanation(Reason.MINIMUM_ONE))
-    if not any(variant.replicas for variant in variants):
-        return ()
     count = signals.request_counts.get((*demand.place, demand.zero.window))
-    if count is not None and count > 0:
-        return ()  # it simply serves
+    if not any(variant.replicas for variant in variants) or (count is not None and count > 0):
+        return ()  # it is at zero, or simply serves
     refusal: Explanation | None = Explanation(Reason.REQUESTS_UNKNOWN, window=demand.zero.window)
     if count is not None:
         refusal, idle = demand.entry.idle(demand, variants, signals, now)
@@ -39,11 +37,8 @@ def _scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Sign
 
 
 def _moved(variants: Sequence[Sized], replicas: int, why: Explanation) -> Changes:
-    return [
-        (variant.seen.key, ReplicaChange.to(STAGE, variant.replicas, replicas, why))
-        for variant in variants
-        if variant.replicas != replicas
-    ]
+    moved = [variant for variant in variants if variant.replicas != replicas]
+    return [(variant.seen.key, ReplicaChange.to(STAGE, variant.replicas, replicas, why)) for variant in moved]
 
 
 def proven_idle(

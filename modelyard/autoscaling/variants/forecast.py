@@ -8,10 +8,10 @@ damaged data above all, gives the present rate and says why. No clock: times onl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, isfinite, sqrt
 from statistics import median
+from typing import NamedTuple
 
 MIN_POINTS = 6
 """Fewer points of history are no trend."""
@@ -34,8 +34,7 @@ History = Sequence[tuple[float, float]]
 """(time in seconds, requests per second)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """Requests per second expected at the horizon, its ratio to the present rate (at least 1), and why, for people."""
 
     rate: float

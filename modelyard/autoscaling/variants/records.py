@@ -104,7 +104,6 @@ def make_record(
 
 
 def _facts(sized: Sized, demand: ModelDemand | None, proposal: Proposal | None) -> DecisionFacts:
-    """Return the numbers of the decision: the model's load and what one replica of the variant carries."""
     if demand is None or proposal is None:
         return DecisionFacts()
     name, forecast, proposed = sized.seen.name, demand.forecast, sized.proposed
@@ -112,16 +111,10 @@ def _facts(sized: Sized, demand: ModelDemand | None, proposal: Proposal | None) 
     if proposal.wanted:
         required = proposal.wanted.get(name, required)
     if forecast is None:
-        load = demand.load.arrivals if demand.load is not None else None
-        return DecisionFacts(load=load, required=required)
-    rate = forecast.rates[name]
-    return DecisionFacts(
-        load=forecast.load,
-        forecast=forecast.planned if forecast.load is not None else None,
-        basis=str(forecast.basis or ""),
-        per_replica=rate.rate if rate.known else None,
-        required=required,
-    )
+        return DecisionFacts(load=demand.load.arrivals if demand.load is not None else None, required=required)
+    planned, rate = forecast.planned if forecast.load is not None else None, forecast.rates[name]
+    per_replica, basis = rate.rate if rate.known else None, str(forecast.basis or "")
+    return DecisionFacts(load=forecast.load, forecast=planned, basis=basis, per_replica=per_replica, required=required)
 
 
 def _steps(sized: Sized, demand: ModelDemand | None) -> tuple[Step, ...]:

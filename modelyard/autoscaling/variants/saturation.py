@@ -125,7 +125,6 @@ def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Prop
 
 
 def _measured(seen: Observation, proposed: Proposed) -> Proposed:
-    """Return the proposal, saying of a variant at zero that there is nothing to measure."""
     if seen.spec > 0 or proposed.metrics is not None:
         return proposed
     return proposed._replace(metrics=health.AT_ZERO)

@@ -82,7 +82,6 @@ class _Limiters(BaseModel):
 
 
 def _quota(entry: Limiter) -> Quota:
-    """Return the quota of an entry, accelerators by their short names."""
     caps, spaces = entry.quotas, entry.namespace_quotas
     of_spaces = None if spaces is None else {space: _short(of_space) for space, of_space in spaces.items()}
     return Quota(entry.name, None if caps is None else _short(caps), of_spaces, frozenset(entry.exclude))
@@ -135,8 +134,6 @@ class _Layer(NamedTuple):
 
 
 class _Map:
-    """One ConfigMap's layers."""
-
     def __init__(self, source: str) -> None:
         self.source = source
         self.default = _Layer("", {}, {})
@@ -145,7 +142,6 @@ class _Map:
         """By override (``None``: only the default entry) and analyzer."""
 
     def override(self, namespace: str, model_id: str) -> tuple[str, str | None] | None:
-        """The override that applies to a model."""
         return next((key for key in ((model_id, namespace), (model_id, None)) if key in self.overrides), None)
 
 

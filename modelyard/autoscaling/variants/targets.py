@@ -78,10 +78,7 @@ class Situation(NamedTuple):
 
 
 def hpa_step(current: int) -> int:
-    """Return the smallest change an HPA reacts to.
-
-    It ignores ratios within 10 % (20 replicas: 3, since 22/20 is the edge).
-    """
+    """Return the smallest change an HPA reacts to: it ignores ratios within 10 % (3 of 20: 22/20 is the edge)."""
     return current // 10 + 1
 
 
@@ -232,9 +229,8 @@ def _scale_up(situation: Situation) -> TargetAnswer:
 def _mean_worth(situation: Situation) -> float:
     variants, worth = situation.demand.variants, situation.analysis.worth
     ready = sum(seen.ready or 0 for seen in variants)
-    if not ready:
-        return max(map(worth, variants), default=1.0)
-    return sum((seen.ready or 0) * worth(seen) for seen in variants) / ready
+    serving = sum((seen.ready or 0) * worth(seen) for seen in variants)
+    return serving / ready if ready else max(map(worth, variants), default=1.0)
 
 
 def _scale_ahead(situation: Situation) -> TargetAnswer | None:
@@ -307,10 +303,8 @@ def _why_not(situation: Situation) -> JoinedTexts:
 
 
 def _is_idle(variants: Sequence[Observation]) -> bool:
-    """Whether every reporting replica says that it neither works on anything nor has anything waiting."""
-    return all(
-        signal.running == 0 and not signal.waiting and not signal.kv for seen in variants for signal, _ in seen.units
-    )
+    signals = (signal for seen in variants for signal, _ in seen.units)
+    return all(signal.running == 0 and not signal.waiting and not signal.kv for signal in signals)
 
 
 def _last_replica(situation: Situation) -> Explanation | None:
@@ -363,9 +357,8 @@ def _scale_down(situation: Situation) -> TargetAnswer:
         return unchanged(Reason.SHRINK_DELAYED_LONGER if longer else Reason.SHRINK_DELAYED, since, delay=delay)
 
     # What a rolling update has running beyond the replicas goes away by itself.
-    removed = {
-        v.name: extra for v in variants if v.seen.surge and (extra := (v.seen.ready or 0) - (v.seen.current or 0)) > 0
-    }
+    extra = {v.name: (v.seen.ready or 0) - (v.seen.current or 0) for v in variants if v.seen.surge}
+    removed = {name: count for name, count in extra.items() if count > 0}
     passing = sum(removed.values())
 
     def safe(v: VariantTransition, step: int) -> bool:
@@ -374,9 +367,8 @@ def _scale_down(situation: Situation) -> TargetAnswer:
     targets: dict[str, int] = {}
     for v in sorted(able, key=lambda v: (v.seen.variant.cost, v.name), reverse=True):
         room = min(v.base - _floor(v, situation), total - 1)
-        step = min(useless.get(v.name, budget), room)
-        while step > 0 and not safe(v, step):
-            step -= 1
+        most = min(useless.get(v.name, budget), room)
+        step = next((step for step in range(most, 0, -1) if safe(v, step)), 0)
         least = hpa_step(v.base)
         if v.seen.mode is Mode.SIGNAL and 0 < step < least:
             if room < least:

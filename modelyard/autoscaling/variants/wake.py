@@ -70,10 +70,7 @@ def wake(demand: ModelDemand, signals: Signals, settings: FleetSettings, now: fl
 
 
 def waiting(demand: ModelDemand, signals: Signals) -> float:
-    """Return the requests waiting for the model: its queue at the gateway, or what the variants' expressions say.
-
-    Variants behind one gateway see the same queue, so the largest number counts, not the sum.
-    """
+    """Return the requests waiting: the gateway's queue, or what the variants' expressions say of the same queue."""
     counts = [demand.backlog, *(signals.wake.get(seen.key, 0.0) for seen in demand.variants)]
     return max((value for value in counts if isfinite(value)), default=0.0)
 
@@ -92,11 +89,8 @@ def _woken(asleep: Proposed, replicas: int, detail: Explanation, why: Explanatio
 
 
 def wake_time(seen: Observation, now: float) -> dict[str, object]:
-    """Return what to remember of a variant that had been sent to zero and came back.
-
-    On its way down does not count. It is noted once per waking: a status that is not rewritten would otherwise renew
-    the grace period for ever.
-    """
+    """Return what to remember of a variant that had been sent to zero and came back; on its way down does not count."""
+    # Noted once per waking: a status that is not rewritten would otherwise renew the grace period for ever.
     if seen.desired != 0 or not seen.current or seen.memory.transition_target == 0:
         return {}
     woken = seen.memory.woken_at
@@ -104,10 +98,7 @@ def wake_time(seen: Observation, now: float) -> dict[str, object]:
 
 
 def scale_from_zero(seen: Observation, reason: str, message: str) -> ConditionValue | None:
-    """Return the condition ``ScaleFromZero``: while the variant is being woken, and once it is over; else ``None``.
-
-    ``reason`` and ``message`` are the decision's.
-    """
+    """Return the condition ``ScaleFromZero`` for a decision's ``reason`` and ``message``; ``None`` if never woken."""
     if reason == REASON:
         return ConditionValue("True", REASON, message)
     known = next((c for c in seen.variant.conditions if c.type == SCALE_FROM_ZERO), None)
@@ -137,11 +128,6 @@ def _takes(seen: Observation, replicas: int, queue: float) -> float:
 
 def _is_on_its_way(seen: Observation, demand: ModelDemand, now: float) -> bool:
     """Whether the variant was woken and its scaler has not acted yet: the queue may be gone before it does."""
-    woken = seen.memory.woken_at
-    return (
-        seen.mode is Mode.SIGNAL
-        and bool(seen.desired)
-        and seen.memory.transition_target == seen.desired
-        and woken is not None
-        and now - woken < demand.zero.retention
-    )
+    memory, woken = seen.memory, seen.memory.woken_at
+    was_sent = seen.mode is Mode.SIGNAL and bool(seen.desired) and memory.transition_target == seen.desired
+    return was_sent and woken is not None and now - woken < demand.zero.retention

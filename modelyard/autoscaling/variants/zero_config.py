@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.config_maps import (
-    DEFAULT_ENTRY,
-    Document,
-    Entry,
-    Remarks,
-    entry_subject,
-    find,
-    zero_names,
-)
+from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, Document, Entry, Remarks, entry_subject, find, zero_names
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key
@@ -131,8 +123,7 @@ class ZeroConfigs:
             self.notices.warn(document, f"{field}: must be true or false; inherited")
             enabled = None
         retention: float | None = None
-        text = entry.fields.get("retention_period")
-        if text is not None:
+        if (text := entry.fields.get("retention_period")) is not None:
             field = f"{entry.where}: {written['retention_period']}"
             try:
                 retention = parse_go_duration(str(text))

@@ -44,10 +44,7 @@ class QuotaRow(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A variant of a model that takes part: its replicas, what is under way, and the rate of a replica.
-
-    ``quotas`` are the quotas that it counts in, by capacity row.
-    """
+    """A variant that takes part: its replicas, what is under way, a replica's rate, and its quotas by capacity row."""
 
     sized: Sized
     variant: VariantTransition
@@ -118,9 +115,8 @@ def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Var
     if not affected:
         return ()
     demands = {str(index): _demand_of(model, str(index), pools) for index, model in enumerate(affected)}
-    allocation = allocate(
-        demands.values(), capacity, penalty=settings.transition_penalty, effort=Effort(settings.allocation_effort)
-    )
+    effort = Effort(settings.allocation_effort)
+    allocation = allocate(demands.values(), capacity, penalty=settings.transition_penalty, effort=effort)
     shares = [allocation.shares[name] for name in demands]
     growth = [
         {m.seen.pool for m in model.members if share.replicas.get(m.seen.name, 0) + m.variant.lost > m.variant.base}
@@ -168,11 +164,8 @@ def _within_quotas(members: Sequence[Member], variants: Variants) -> dict[str, i
     left: dict[str, int] = {}
     for row, counted in holding.items():
         quota = counted[0].quotas[row]
-        beyond = sum(
-            (seen.current or 0) * seen.gpus
-            for seen in others
-            if seen.pool == quota.pool and quota.namespace in ("", seen.key.namespace)
-        )
+        beside = [s for s in others if s.pool == quota.pool and quota.namespace in ("", s.key.namespace)]
+        beyond = sum((seen.current or 0) * seen.gpus for seen in beside)
         lost = sum(member.variant.lost * member.seen.gpus for member in counted)
         now = sum(max(0, (m.seen.current or 0) - m.variant.lost) * m.seen.gpus for m in counted)
         left[row] = max(quota.allowed - beyond - lost, now)
@@ -195,9 +188,9 @@ def _pinned(seen: Observation, pools: Pools) -> int:
 def scarce(
     models: Sequence[CompetingModel], capacity: Mapping[str, int], known: Collection[str] | None = None
 ) -> tuple[list[CompetingModel], set[str]]:
-    """Return the models that compete for capacity of which more is wanted than there is, also through others.
+    """Return the models that compete, also through others, for capacity of which too little is there, and its rows.
 
-    The second value are those capacity rows. ``known`` are the rows that count (``None``: all).
+    ``known`` are the rows that count (``None``: all).
     """
     used: dict[str, int] = defaultdict(int)
     touched: dict[str, list[int]] = defaultdict(list)

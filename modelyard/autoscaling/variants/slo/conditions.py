@@ -54,10 +54,7 @@ def slo_feasible(objective: Objective, rate: Rate | None, problem: Explanation |
 
 
 def profile_drift(seen: Observation, rate: Rate | None) -> ConditionValue | None:
-    """Return whether what is observed is so far from the profile that the engine should be measured again.
-
-    ``None`` while it is not and never was.
-    """
+    """Return whether the engine should be measured again, so far is it from its profile; ``None`` if it never was."""
     ttft, itl = (rate.ttft_factor, rate.itl_factor) if rate is not None else (1.0, 1.0)
     before = next((c.status for c in seen.variant.conditions if c.type == PROFILE_DRIFT), None)
     furthest = max(max(factor, 1 / factor) for factor in (ttft, itl))
@@ -67,10 +64,7 @@ def profile_drift(seen: Observation, rate: Rate | None) -> ConditionValue | None
 
 
 def capacity_limited(sized: Sized, limits: bool) -> ConditionValue | None:
-    """Return whether the lack of accelerators changed the decision.
-
-    ``limits``: GPUs or quotas are limited. ``None`` when they are not and never were.
-    """
+    """Return whether the lack of accelerators changed the decision; ``None`` when nothing ``limits`` nor ever did."""
     scarcity = next((c.scarcity for c in sized.changes if c.scarcity is not None), None)
     if scarcity is not None or sized.limited_by is not None:
         return ConditionValue("True", EXHAUSTED, scarcity or sized.message)

@@ -31,12 +31,8 @@ MOST_UTILISATION = 0.85
 def with_corrections(rate: Rate, settings: FleetSettings) -> Rate:
     """Return the rate with the corrections from memory; without feedback, or with a learnt profile, there are none."""
     objective, memory = rate.objective, rate.memory
-    if (
-        memory.corrected
-        and objective.profile is not None
-        and objective.learnt is None
-        and memory.corrected != objective.profile.parameters
-    ):
+    own = objective.profile if objective.learnt is None else None
+    if memory.corrected and own is not None and memory.corrected != own.parameters:
         memory = memory.model_copy(update={"ttft_factor": 1.0, "itl_factor": 1.0, "capacity": 1.0, "corrected": ()})
         rate = rate._replace(memory=memory)
     factors = _bounded(memory.ttft_factor), _bounded(memory.itl_factor)

@@ -23,10 +23,7 @@ Size = Callable[[Sequence[MeasuredLoad], FleetSettings, float], Sequence[LoadFor
 
 
 class Forecasting(NamedTuple):
-    """How the load of groups with targets is measured, sized for and explained.
-
-    ``size`` returns a forecast for each, or what failed.
-    """
+    """How the load of groups with targets is measured, sized for (a forecast each, or what failed) and explained."""
 
     measure: Measure
     size: Size

@@ -17,7 +17,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, Rate, RequestSizes
 from modelyard.autoscaling.variants.headroom import NONE, plan_ahead
-from modelyard.metrics.values import ModelLoad, Signals, SizeBuckets
+from modelyard.metrics.values import SizeBuckets
 
 _MOVED = 0.1
 """Relative change of the request sizes that is worth remembering at once."""
@@ -44,9 +44,8 @@ class MeasuredLoad(NamedTuple):
 
 def unsized(group: Group) -> dict[str, Rate]:
     """Return the rates of a group before anything is known of them, by variant name."""
-    return {
-        seen.name: Rate(seen.objective, seen.objective.memory) for seen in group.variants if seen.objective is not None
-    }
+    known = ((seen.name, seen.objective) for seen in group.variants if seen.objective is not None)
+    return {name: Rate(objective, objective.memory) for name, objective in known}
 
 
 def _completions(group: Group, performances: Performances, window: float) -> float | None:
@@ -61,8 +60,7 @@ def _completions(group: Group, performances: Performances, window: float) -> flo
             if count is None and (rate := rates.get(pod.key)) is not None:
                 count = rate * window
             if count is not None:
-                total += count
-                known = True
+                total, known = total + count, True
     return total if known or not ready else None
 
 
@@ -73,7 +71,13 @@ def measure_load(
     signals, now, window = fleet.signals, fleet.now, settings.load_window
     place = group.namespace, group.model_id
     model = signals.loads.get(place)
-    share, problem = _share(group, together, model, signals, performances, window)
+    share, problem = None, None
+    if signals.error is not None:
+        problem = Explanation(Reason.LOAD_UNREADABLE, error=signals.error)
+    elif model is None or model.arrivals is None or not abs(model.arrivals) < BELIEVABLE:
+        problem = Explanation(Reason.LOAD_UNKNOWN, model=group.name)
+    elif (share := _part(group, together, performances, window)) is None:
+        problem = Explanation(Reason.LOAD_NOT_DIVISIBLE, model=group.name)
     load = max(0.0, model.arrivals or 0.0) * share if model is not None and share is not None else None
     idle = load is not None and load <= QUIET
     idle = idle and _nothing_in_flight(group) and not _completions(group, performances, window)
@@ -95,22 +99,6 @@ def measure_load(
     if load is None or model is None or share is None:
         return MeasuredLoad(group, forecast, buckets=buckets, share=1.0 if share is None else share)
     return MeasuredLoad(group, forecast, model.history, model.sizes, buckets, share)
-
-
-def _share(
-    group: Group,
-    together: Sequence[Group],
-    model: ModelLoad | None,
-    signals: Signals,
-    performances: Performances,
-    window: float,
-) -> tuple[float | None, Explanation | None]:
-    if signals.error is not None:
-        return None, Explanation(Reason.LOAD_UNREADABLE, error=signals.error)
-    if model is None or model.arrivals is None or not abs(model.arrivals) < BELIEVABLE:
-        return None, Explanation(Reason.LOAD_UNKNOWN, model=group.name)
-    part = _part(group, together, performances, window)
-    return part, Explanation(Reason.LOAD_NOT_DIVISIBLE, model=group.name) if part is None else None
 
 
 def _part(group: Group, together: Sequence[Group], performances: Performances, window: float) -> float | None:
@@ -137,10 +125,8 @@ def _part(group: Group, together: Sequence[Group], performances: Performances, w
 
 
 def _nothing_in_flight(group: Group) -> bool:
-    return all(
-        seen.reporting >= (seen.ready or 0) and all(s.running == 0 and s.waiting == 0 for s, _ in seen.units)
-        for seen in group.variants
-    )
+    idle = (signal.running == 0 and signal.waiting == 0 for seen in group.variants for signal, _ in seen.units)
+    return all(seen.reporting >= (seen.ready or 0) for seen in group.variants) and all(idle)
 
 
 def _full_window(group: Group, history: Sequence[tuple[float, float]], window: float, now: float) -> bool:

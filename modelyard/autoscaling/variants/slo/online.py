@@ -30,10 +30,7 @@ def known(memory: SLOMemory) -> LearntSpeed:
 
 
 def learn(seen: Observation, objective: Objective, prompts: Buckets, settings: FleetSettings, now: float) -> SLOMemory:
-    """Return the memory with an observation, when it is the variant's turn and its last minutes were calm.
-
-    ``prompts`` is the histogram of its model's prompt sizes.
-    """
+    """Return the memory with an observation, when it is the variant's turn and its last minutes were calm."""
     memory, performance = objective.memory, objective.performance
     turns = max(1, round(CALM * settings.load_window / settings.tick))
     if int(now // settings.tick) % turns != crc32(str(seen.key).encode()) % turns:

@@ -53,9 +53,8 @@ def look_ahead(models: Sequence[Model], settings: FleetSettings) -> Outlook:
         forecast, service = demand.forecast, demand.group.service
         if forecast is None or service is None or not is_foreseeable(forecast):
             continue
-        chosen = {
-            seen.name: variants[seen.key].replicas or 0 for seen in demand.variants if forecast.rates[seen.name].known
-        }
+        known = [seen for seen in demand.variants if forecast.rates[seen.name].known]
+        chosen = {seen.name: variants[seen.key].replicas or 0 for seen in known}
         mixes = [mix_of(forecast, *mix, rows) for mix in _mixes(chosen, forecast)]
         plans.append(((demand, variants), forecast, service, mixes))
     expected = predict(rows, percentile=settings.ttft_percentile)
@@ -129,8 +128,7 @@ def predicted(
 
 def _attained(forecast: LoadForecast, name: str, replicas: int, load: float) -> float | None:
     """Return the share of requests within both targets on so many replicas; only where that is aimed at."""
-    attains = forecast.rates[name].attains
-    if attains is None:
+    if (attains := forecast.rates[name].attains) is None:
         return None
     engines, count = np.array(load * attains.busy), np.array(min(replicas, MOST))
     return 1.0 - float(attains.holding.missing(engines, count))

@@ -71,8 +71,7 @@ def parse_profile(spec: SLOSpec) -> Profile:
     values: dict[str, float] = {}
     for name in ("alpha", "beta", "gamma", "delta"):
         field, mapping = ("decodeParms", spec.decode) if name in ("alpha", "beta") else ("prefillParms", spec.prefill)
-        where = f"spec.variantProfile.perfParms.{field}.{name}"
-        text = mapping.get(name)
+        where, text = f"spec.variantProfile.perfParms.{field}.{name}", mapping.get(name)
         must = "above 0" if name == "alpha" else "at least 0"
         if text is None:
             problems.append(f"{where} is missing: add the measured number, {must}, in milliseconds")

@@ -40,10 +40,10 @@ class LatencyTargets:
             return _saturation_alone(demand, forecast, saturation, tick)
         blind: object = saturation.invalid or (saturation.problem.message if saturation.problem is not None else None)
         reactive = saturation.variants if blind is None else None
-        transitions = [
-            observe_transition(seen, settings, now) if reactive is None else _transition(reactive[seen.name])
-            for seen in demand.variants
-        ]
+        if reactive is None:
+            transitions = [observe_transition(seen, settings, now) for seen in demand.variants]
+        else:
+            transitions = [_transition(reactive[seen.name]) for seen in demand.variants]
         safe = saturation.scale_down_safe if blind is None else None
         if forecast.sizes is None and not forecast.idle:
             least, window = settings.min_completions, settings.load_window

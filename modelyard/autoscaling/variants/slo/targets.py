@@ -62,10 +62,7 @@ def option_of(variant: VariantTransition, rate: Rate, retry: bool = False) -> Op
 
 
 def covering(demand: ModelDemand, variants: Sequence[VariantTransition], load: float, penalty: float) -> dict[str, int]:
-    """Return the cheapest replicas for a load, those that are lost included.
-
-    A model that runs keeps one replica, idleness is judged elsewhere.
-    """
+    """Return the cheapest replicas for a load, lost ones included; a model that runs keeps one replica."""
     rates, group = demand.model_forecast.rates, demand.group
     priority = group.service.priority if group.service is not None else 1
     replicas: dict[str, int] = {}
@@ -90,10 +87,7 @@ def propose(
     now: float,
     safe: bool | None,
 ) -> GroupProposal:
-    """Return what the forecast asks for.
-
-    ``safe`` is saturation's verdict on shrinking, ``None`` when there is none.
-    """
+    """Return what the forecast asks for; ``safe`` is saturation's verdict on shrinking, ``None`` without one."""
     forecast = demand.model_forecast
     rates, planned = forecast.rates, forecast.planned
     base = {v.name: v.base for v in transitions}
@@ -141,10 +135,10 @@ def _grow(
 
 
 def up_to(variant: VariantTransition, wanted: int, settings: FleetSettings) -> int:
-    """Return as many as the load demands, bounded per decision: by the number of steps or the factor, the larger.
+    """Return what the load demands, bounded per decision by the larger of steps and factor.
 
-    And bounded to two decisions ahead of what is ready: a measurement that went wrong stays so for a whole window,
-    and must not order hundreds of replicas.
+    It is also bounded to two decisions ahead of what is ready: a measurement that is wrong for a whole window must not
+    order hundreds of replicas.
     """
     seen, base = variant.seen, variant.base
     if wanted <= base:
@@ -178,11 +172,9 @@ def _relax(
     up = [v for v in variants if wanted[v.name] > v.base]
     down = [v for v in variants if wanted[v.name] < v.base]
     saved = sum(rates[v.name].cost * (v.base - wanted[v.name]) for v in variants)
-    if up and saved <= 0:
-        # The replicas there are carry the load, only not with the margin: no reason to grow or to change the mix.
-        up = down = []
     moving = next((v for v in transitions if v.moving), None)
-    if not up and not down:
+    # The replicas there are carry the load, if not with the margin: no reason for a mix that is no cheaper.
+    if (up and saved <= 0) or not (up or down):
         if moving is not None:
             return GroupProposal(base, describe_transition(moving))
         last = forecast.idle and sum(base.values()) == 1 and not demand.zero.enabled

@@ -42,11 +42,7 @@ class Queue(NamedTuple):
     size: float = 0.0
 
     def tokens(self, prompt: float, output: float, hit_rate: float) -> float:
-        """Return the tokens of capacity that the requests will need, by the mean tokens of a request.
-
-        Prefix caches have a part of their prompts, as of others. Source: WVA saturation reference, 'Token analyzer',
-        'Model'.
-        """
+        """Return the tokens that the requests will need, by mean tokens; prefix caches have a part of their prompts."""
         prompts = max(self.size / BYTES_PER_TOKEN, self.requests * prompt)
         return prompts * (1 - hit_rate) + self.requests * output
 
@@ -137,11 +133,8 @@ class TokenAnalysis(Assessment):
         )
 
     def __str__(self) -> str:
-        text = (
-            f"demand {self.demand:.0f} tokens, capacity {self.supply:.0f} "
-            f"over {self.reporting} reporting, {self.saturated} saturated"
-        )
-        return self.with_counts(text, self.silent, self.assumed)
+        text = f"demand {self.demand:.0f} tokens, capacity {self.supply:.0f} over {self.reporting} reporting"
+        return self.with_counts(f"{text}, {self.saturated} saturated", self.silent, self.assumed)
 
 
 def analyse_tokens(

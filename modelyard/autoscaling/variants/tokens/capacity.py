@@ -15,17 +15,12 @@ from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArgumen
 WINDOW = 10
 """Values of the compute limit that are kept per length of output."""
 FLOOR = 0.25
-"""Repaired: the compute limit is never below this share of the memory limit.
-
-A pod with an empty cache and a queue is slow to begin, not a pod that can hold nothing.
-"""
+"""Repaired: the compute limit is never below this share of the memory limit. A pod with an empty cache and a queue is
+slow to begin, not a pod that can hold nothing."""
 
 
 class Replica(NamedTuple):
-    """A replica's load: tokens in its KV cache, requests waiting, mean tokens of a request in and out (0 unknown).
-
-    ``engines`` is the number of its data-parallel engines.
-    """
+    """Tokens in the KV cache, requests waiting, mean tokens of a request (0 unknown), and data-parallel engines."""
 
     total: int
     in_use: int
@@ -50,10 +45,8 @@ class ReplicaCapacity(NamedTuple):
 
 
 BACKLOG = 2.0
-"""Repaired: what waits at a replica counts up to this multiple of what the replica holds.
-
-It is served there, however long it takes: new replicas only take their share of what is still to come.
-"""
+"""Repaired: what waits at a replica counts up to this multiple of what the replica holds. It is served there, however
+long it takes: new replicas only take their share of what is still to come."""
 
 
 def tokens_in_use(kv: float, total: int) -> int:

@@ -24,12 +24,9 @@ def arguments_of(seen: Observation) -> EngineArguments:
 def mean_tokens(found: Sequence[PodPerformance]) -> tuple[float, float]:
     """Model-wide mean tokens of a request in and out, over replicas that know either; 0 when none does."""
     known = [p for p in found if p.prompt_tokens or p.output_tokens]
-    if not known:
-        return 0.0, 0.0
-    return (
-        fsum(p.prompt_tokens or 0.0 for p in known) / len(known),
-        fsum(p.output_tokens or 0.0 for p in known) / len(known),
-    )
+    count = max(1, len(known))
+    prompts, outputs = (p.prompt_tokens or 0.0 for p in known), (p.output_tokens or 0.0 for p in known)
+    return fsum(prompts) / count, fsum(outputs) / count
 
 
 def memory_limit(arguments: EngineArguments, limits: Thresholds) -> int | None:
@@ -78,12 +75,12 @@ class Known:
 
     def _like(self, seen: Observation) -> list[Observation]:
         """Other variants with the same accelerator, GPUs and capacity-relevant arguments."""
-        mine = arguments_of(seen).capacity
+        mine = arguments_of(seen)
         return [
             other
             for other in self._variants.values()
             if other is not seen
             and other.accelerator == seen.accelerator
             and other.gpus == seen.gpus
-            and arguments_of(other).capacity == mine
+            and mine.compatible(arguments_of(other))
         ]
