@@ -130,10 +130,6 @@ class Group(NamedTuple):
         return f"model {self.model_id!r} in namespace {self.namespace}"
 
 
-Idle = Callable[["ModelDemand", Sequence[Sized], Signals, float], tuple[Explanation | None, Explanation]]
-"""Why a model that completed no request for its window may not go to zero (``None``: it may), and what is known."""
-
-
 class StrategyEntry(NamedTuple):
     """How the models of one compatibility mode and analyzer are decided.
 
@@ -202,3 +198,5 @@ class ModelDemand(NamedTuple):
 
 
 VariantStrategy = Strategy[ModelDemand, Proposal]
+Idle = Callable[[ModelDemand, Sequence[Sized], Signals, float], tuple[Explanation | None, Explanation]]
+"""Why a model that completed no request for its window may not go to zero (``None``: it may), and what is known."""
