@@ -18,11 +18,7 @@ EFFORT = 20_000_000
 
 
 def allocate(
-    demands: Iterable[Demand],
-    capacity: Mapping[str, int] | None,
-    *,
-    penalty: float = 0.1,
-    effort: Effort | None = None,
+    demands: Iterable[Demand], capacity: Mapping[str, int] | None, *, penalty: float = 0.1, effort: Effort | None = None
 ) -> Allocation:
     """The replicas of every demand, never more than ``capacity`` (units by accelerator; ``None``: no limit).
 
@@ -48,7 +44,7 @@ def allocate(
     methods, notes = {"covering"}, []
     effort = Effort(EFFORT) if effort is None else effort
     for group in competing(demands, limits):
-        if fits(group, wanted, limits):
+        if all(units <= limits.of(row) for row, units in units_used(group, wanted).items()):
             continue
         answer = exact(group, keep_minimums(group, limits), limits, penalty, effort)
         methods.add("exact" if answer.complete else "greedy")
@@ -64,18 +60,12 @@ def allocate_greedy(demands: Sequence[Demand], capacity: Mapping[str, int], *, p
     return _answer(demands, greedy(demands, Capacity(capacity), penalty), wanted, penalty, "greedy", "asked for")
 
 
-def fits(demands: Iterable[Demand], replicas: Replicas, capacity: Capacity) -> bool:
-    """Whether these replicas are within the capacity."""
-    return all(units <= capacity.of(a) for a, units in units_used(demands, replicas).items())
-
-
 def competing(demands: Sequence[Demand], capacity: Capacity) -> list[list[Demand]]:
     """Groups of demands that share, directly or through others, an accelerator that can become short."""
     most: dict[str, int] = {}
     for demand in demands:
         for option in demand.options:
-            top = demand.most(option) if demand.load > 0 else option.minimum
-            option.take(most, top)
+            option.take(most, demand.most(option) if demand.load > 0 else option.minimum)
     scarce = {a for a, units in most.items() if units > capacity.of(a)}
     groups: dict[frozenset[str], list[Demand]] = {}
     for demand in demands:

@@ -26,13 +26,10 @@ from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, 
 ROUNDS = 20
 GAP = 2e-4
 """Relative distance from the bound at which an answer is good enough."""
-
 CLOSE = 1e-3
 """The same for the choice among the columns: closer takes many times as long and hardly serves more."""
-
 _WIDTH = 300
 """Columns beside each demand's best one that the integer program chooses from."""
-
 _AROUND = 2000
 """Options up to which columns are also sought around the prices; with more there are enough that fit together."""
 
@@ -116,9 +113,9 @@ def relax(
 def pick(
     stage: Stage, start: Replicas, columns: Columns, prices: Mapping[Any, float], effort: Effort, floor: int
 ) -> Replicas:
-    """Replicas of all demands, chosen together among the columns near these prices; ``SolverError`` without an answer.
+    """Replicas of all demands, chosen together among the columns near these prices; the search begins at ``start``.
 
-    ``start`` should be allowed; the search begins there.
+    Raises ``SolverError`` without an answer.
     """
     if sum(len(d.options) for d in stage.demands) <= _AROUND:
         for accelerator in stage.limits:
@@ -147,11 +144,8 @@ def pick(
             problem += pulp.LpAffineExpression(rows[priority]) >= least - HELD / 2
     problem += pulp.LpAffineExpression(objective)
     solve(problem, effort, floor, CLOSE)
-    return {
-        d.name: dict(zip((o.name for o in d.options), counts, strict=True))
-        for d, counts, taken in picks
-        if taken.varValue > 0.5
-    }
+    chosen = [(demand, counts) for demand, counts, taken in picks if taken.varValue > 0.5]
+    return {d.name: dict(zip((o.name for o in d.options), counts, strict=True)) for d, counts in chosen}
 
 
 def _nearest(
@@ -193,7 +187,6 @@ def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float], effort: 
 
 
 def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float], effort: Effort) -> list[int]:
-    """The best column of a demand at these prices."""
     kept = [stage.kept[demand.name][o.name] for o in demand.options]
     if demand.load <= 0:
         return kept

@@ -21,12 +21,10 @@ from modelyard.autoscaling.mixing.model import Demand, Effort, Option, Share
 
 _TIE = 1e-9
 """What a changed replica counts for beside the cheapest item's cost: it decides between equal costs only."""
-
 _GRID_NODES = 200
 _TIE_NODES = 2_000
 _NEAR = 1e-7
 """After that many steps equal costs are no longer told apart, nor costs this close (relative)."""
-
 _NODES = 300_000
 """Where the search stops with the best mix so far. Where costs are in exact proportion to rates and on no grid it can
 come to that; the mix was then found within a millionth of the least cost."""

@@ -35,10 +35,8 @@ from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, 
 
 PROVEN = 1e-6
 """Relative gap below which an answer counts as the optimum."""
-
 _TOGETHER = 12
 """Demands that are decided together: the time grows faster than what they gain."""
-
 _IDLE = 8
 """Searches without a gain after which a stage ends."""
 
@@ -99,12 +97,10 @@ def _serve(
 
 
 def _answer(stage: Stage, start: Replicas, progress: Exact, what: str) -> tuple[Replicas, float]:
-    """The best replicas found for a stage, at least as good as ``start``, and a bound on its value.
-
-    What runs is tried first: where it is as good as can be told, nothing moves.
-    """
+    """The best replicas found for a stage, at least as good as ``start``, and a bound on its value."""
     start = {d.name: start[d.name] for d in stage.demands}
     stay = {d.name: _running(d, stage.kept[d.name]) for d in stage.demands}
+    # What runs is tried first: where it is as good as can be told, nothing moves.
     if stage.allows(stay) and stage.value(stay) <= stage.value(start):
         start = stay
     effort = progress.effort
@@ -156,17 +152,13 @@ def _running(demand: Demand, kept: Mapping[str, int]) -> dict[str, int]:
 
 
 def _limits(demands: Sequence[Demand], capacity: Capacity, reserved: Mapping[str, int]) -> dict[str, int]:
-    """Units by accelerator."""
     names = sorted({row for d in demands for o in d.options for row in o.rows})
     return {name: capacity.of(name) - reserved.get(name, 0) for name in names}
 
 
 def direct(stage: Stage, start: Replicas, effort: Effort, floor: int) -> tuple[Replicas, float]:
-    """The best replicas for a stage of few demands, sought from ``start``, and a bound on its value.
-
-    Source: WVA SLO reference, "Integer-programming form" (heterogeneous), with priorities, partial service and
-    transition penalty. Raises ``SolverError``.
-    """
+    """The best replicas for a stage of few demands, sought from ``start``, and a bound; ``SolverError`` without.
+    Source: WVA SLO reference, "Integer-programming form" (heterogeneous), with partial service and penalty."""
     problem = pulp.LpProblem("allocation", pulp.LpMinimize)
 
     def variable(name: str, low: float, high: float | None, value: float, kind: str = pulp.LpContinuous) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from modelyard.autoscaling.mixing.covering import cheapest
-from modelyard.autoscaling.mixing.model import Capacity, Demand, Option, Replicas
+from modelyard.autoscaling.mixing.model import Capacity, Demand, Replicas
 
 
 def units_used(demands: Iterable[Demand], replicas: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -48,8 +48,7 @@ def keep_minimums(demands: Sequence[Demand], capacity: Capacity) -> Replicas:
 def greedy(demands: Sequence[Demand], capacity: Capacity, penalty: float) -> Replicas:
     """Allocate by priority, within a class by regret: whose second choice costs most more than its first goes first."""
     replicas = keep_minimums(demands, capacity)
-    used = units_used(demands, replicas)
-    fill(by_regret(demands), replicas, used, capacity, penalty)
+    fill(by_regret(demands), replicas, units_used(demands, replicas), capacity, penalty)
     return replicas
 
 
@@ -82,7 +81,11 @@ def _fitting(
 ) -> dict[str, int]:
     limits = {option.name: kept[option.name] + capacity.room(option, used) for option in demand.options}
     best = cheapest(demand, penalty, limits)
-    if _fits(demand.options, best, kept, used, capacity):
+    grown = dict(used)
+    for option in demand.options:
+        option.take(grown, best[option.name] - kept[option.name])
+    rows = {row for option in demand.options for row in option.rows}
+    if all(best[name] >= n for name, n in kept.items()) and all(grown[row] <= capacity.of(row) for row in rows):
         return best
     # Options on one accelerator were each given all of its room: take them in turn, best price first.
     chosen, taken = dict(kept), dict(used)
@@ -97,16 +100,3 @@ def _fitting(
         option.take(taken, n)
         rest -= n * option.rate
     return chosen
-
-
-def _fits(
-    options: Sequence[Option],
-    wanted: Mapping[str, int],
-    kept: Mapping[str, int],
-    used: Mapping[str, int],
-    capacity: Capacity,
-) -> bool:
-    more: dict[str, int] = dict(used)
-    for option in options:
-        option.take(more, wanted[option.name] - kept[option.name])
-    return all(wanted[o.name] >= kept[o.name] and all(more[row] <= capacity.of(row) for row in o.rows) for o in options)

@@ -66,10 +66,8 @@ class Option:
 
 @dataclass(slots=True)
 class Effort:
-    """What searches may still look at: an item of a node, or a row of a simplex iteration, counts as one.
-
-    It is counted, not timed, so that an answer does not depend on the machine. No search goes without an answer.
-    """
+    """What searches may still look at: items of nodes, or rows of simplex iterations. It is counted, not timed, so that
+    an answer does not depend on the machine. No search goes without an answer."""
 
     left: int
 

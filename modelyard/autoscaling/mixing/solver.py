@@ -68,7 +68,7 @@ def solve(problem: pulp.LpProblem, effort: Effort, floor: int, gap: float) -> fl
 
 
 class Linear:
-    """A linear programme that is minimised, over variables of 0 to 1; it grows, and is solved from where it stood.
+    """A linear programme to minimise over variables of 0 to 1; it grows, and is solved from where it stood.
 
     ``rows`` are the least and the most of each row.
     """

@@ -73,7 +73,3 @@ class Sizing:
         columns: dict[str, object] = {field.name: np.full(rows, np.nan) for field in fields(cls)}
         columns["binding"], columns["feasible"] = np.full(rows, "", dtype="<U9"), np.zeros(rows, dtype=bool)
         return cls(**columns)  # type: ignore[arg-type]
-
-    def take(self, index: IntArray) -> Self:
-        """The chosen rows."""
-        return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))

@@ -5,14 +5,14 @@ WVA SLO reference, "Measures at rate" and "Effective concurrency, ITL and TTFT",
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from modelyard.autoscaling.sizing.profiles import FloatArray, Profiles
+from modelyard.autoscaling.sizing.profiles import FloatArray, IntArray, Profiles
 from modelyard.autoscaling.sizing.states import Chain, Occupancy, blocks
 
 LOWEST = 0.001
@@ -57,7 +57,9 @@ Measuring = Callable[[Profiles, Occupancy], Measures]
 def max_rates(profiles: Profiles) -> FloatArray:
     """Highest rate the model covers, requests per second: 0.999 of the departure rate at the batch limit."""
     batch = profiles.max_batch.astype(np.float64)
-    return _rates(profiles, HIGHEST * batch, profiles.service_base + profiles.service_slope * batch)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = 1000.0 * (HIGHEST * batch) / (profiles.service_base + profiles.service_slope * batch)
+    return np.where(profiles.valid, rate, np.nan)
 
 
 def analyse(profiles: Profiles, rates: ArrayLike) -> Measures:
@@ -71,19 +73,25 @@ def analyse(profiles: Profiles, rates: ArrayLike) -> Measures:
 
 def analysed(used: Profiles, rates: ArrayLike, measuring: Measuring) -> Measures:
     """``analyse`` for profiles as they are, with a way of measuring."""
+    result = Measures.unknown(len(used))
+    for rows, part, _, occupancy in covered(used, rates):
+        found = measuring(part, occupancy)
+        for field in fields(Measures):
+            getattr(result, field.name)[rows] = getattr(found, field.name)
+    return result
+
+
+def covered(used: Profiles, rates: ArrayLike) -> Iterator[tuple[IntArray, Profiles, Chain, Occupancy]]:
+    """Yield the covered rows (indices, profiles, chain, its state) at their rates in requests/s, a block at a time."""
     wanted = np.broadcast_to(np.asarray(rates, dtype=np.float64), (len(used),))
     with np.errstate(invalid="ignore"):
-        covered = used.valid & (wanted > 0) & (wanted <= max_rates(used))
-    result = Measures.unknown(len(used))
-    chosen = np.flatnonzero(covered)
+        chosen = np.flatnonzero(used.valid & (wanted > 0) & (wanted <= max_rates(used)))
     chosen = chosen[np.argsort(used.max_batch[chosen], kind="stable")]
     for block in blocks(used.max_batch[chosen]):
         rows = chosen[block]
         part = used.take(rows)
-        found = measuring(part, chain_of(part).at(wanted[rows] / 1000.0))
-        for field in fields(Measures):
-            getattr(result, field.name)[rows] = getattr(found, field.name)
-    return result
+        chain = chain_of(part)
+        yield rows, part, chain, chain.at(wanted[rows] / 1000.0)
 
 
 def chain_of(profiles: Profiles) -> Chain:
@@ -126,9 +134,3 @@ def measured(profiles: Profiles, found: Occupancy, batch: FloatArray, itl: Float
         utilisation=np.clip(found.in_service / profiles.max_batch, 0.0, 1.0),
         loss=found.loss,
     )
-
-
-def _rates(profiles: Profiles, batch: FloatArray | float, service: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate = 1000.0 * batch / service
-    return np.where(profiles.valid, rate, np.nan)

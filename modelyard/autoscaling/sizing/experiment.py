@@ -75,10 +75,8 @@ def _widths(loads: Sequence[float], line: Line) -> tuple[float, ...]:
 
 
 def next_run(found: Fit, runs: Sequence[PlannedRun], tight: float = TIGHT) -> PlannedRun | None:
-    """The run among ``runs`` that narrows the most doubtful parameter; None when all intervals are tight.
-
-    Intercepts are narrowed at the lowest load, slopes at the highest.
-    """
+    """The run that narrows the most doubtful parameter, None when all intervals are tight: an intercept is narrowed at
+    the lowest load, a slope at the highest."""
     shares = doubt(found)
     worst = max(shares, key=lambda name: shares[name])
     if shares[worst] <= tight:

@@ -91,14 +91,11 @@ class Parameter(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Intercept and slope of a latency, the share of its variation that they explain, residuals (measured minus
-    fitted, ms, in the order of the points) and the typical one as a share of the latency."""
+    """Intercept and slope of a latency, and the share of its variation that they explain."""
 
     intercept: Parameter
     slope: Parameter
     r_squared: float
-    residuals: tuple[float, ...]
-    spread: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +122,8 @@ class Fit:
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest measured concurrency, prompt and output length."""
-        names = ("concurrency", "prompt_tokens", "output_tokens")
-        return {
-            name: (min(column), max(column))
-            for name, column in zip(names, zip(*self.points, strict=True), strict=False)
-        }
+        columns = zip(Point._fields[:3], zip(*self.points, strict=True), strict=False)
+        return {name: (min(column), max(column)) for name, column in columns}
 
 
 def fit(
@@ -155,36 +149,22 @@ def fit(
     warnings: list[str] = []
     _check_design(runs, one_length, warnings.append)
     batch, prompt, output, ttft, itl = np.array([run[:5] for run in runs], dtype=np.float64).T
-    for what, latency in (("ITL", itl), ("TTFT", ttft)):
-        _check_rising(what, batch, prompt, latency)
+    _check_rising("ITL", batch, prompt, itl)
+    _check_rising("TTFT", batch, prompt, ttft)
     steps, first = _lines(runs, itl, ttft, model, warnings.append)
     alpha, beta, gamma, delta = steps.intercept, steps.slope, first.intercept, first.slope
     numbers = alpha.estimate, beta.estimate, gamma.estimate, delta.estimate
     if model is reference:
         warnings.extend(implausible(*numbers, max_batch=int(batch.max()), prompt_tokens=float(np.median(prompt))))
-    return Fit(
-        alpha,
-        beta,
-        gamma,
-        delta,
-        itl=steps,
-        ttft=first,
-        points=runs,
-        usable_batch=_usable(batch, batch * output / (ttft + np.maximum(output - 1, 0) * itl)),
-        kv_tokens=kv_tokens,
-        startup=startup,
-        warnings=tuple(warnings),
-    )
+    usable = _usable(batch, batch * output / (ttft + np.maximum(output - 1, 0) * itl))
+    return Fit(alpha, beta, gamma, delta, steps, first, runs, usable, kv_tokens, startup, tuple(warnings))
 
 
 def implausible(
     alpha: float, beta: float, gamma: float, delta: float, max_batch: int, prompt_tokens: float
 ) -> tuple[str, ...]:
-    """What is suspicious about a parameter set, for people; nothing if it looks sane.
-
-    Sets that mix prefill and decode numbers of different sources predict seconds of prefill beside milliseconds of
-    decode.
-    """
+    """What is suspicious about a parameter set, for people: sets of different sources predict seconds of prefill beside
+    milliseconds of decode."""
     prefill = gamma + delta * prompt_tokens * max_batch
     decode = alpha + beta * max_batch
     found = []
@@ -220,9 +200,8 @@ def _check_design(runs: tuple[Point, ...], one_length: bool, warn: Callable[[str
     if longest - shortest <= LIKE * longest:
         missing = f"a run with prompts of {longest / 4:.0f} or {longest * 4:.0f} tokens is missing"
         if not one_length:
-            raise FitError(
-                f"all prompts have about {longest:.0f} tokens, so delta holds for no other length: {missing}"
-            )
+            same = f"all prompts have about {longest:.0f} tokens"
+            raise FitError(f"{same}, so delta holds for no other length: {missing}")
         warn(f"gamma and delta hold for prompts of about {longest:.0f} tokens only: {missing}")
     if different < 4:
         warn(f"{different} concurrency levels cannot show whether the lines are straight; measure 4")
@@ -240,10 +219,9 @@ def _check_rising(what: str, batch: FloatArray, prompt: FloatArray, latency: Flo
         return
     fall = float(np.median((latency[low] - latency[high]) / np.maximum(latency[low], latency[high])))
     if fall > CLEAR:
-        raise FitError(
-            f"{what} falls by {fall:.0%} with the concurrency in most pairs of runs; more load cannot make an engine "
-            "faster: check that runs had equal lengths and were not cached or cut off"
-        )
+        check_runs = "check that runs had equal lengths and were not cached or cut off"
+        falls = f"{what} falls by {fall:.0%} with the concurrency in most pairs of runs"
+        raise FitError(f"{falls}; more load cannot make an engine faster: {check_runs}")
 
 
 def _usable(batch: FloatArray, throughput: FloatArray) -> int:
@@ -288,8 +266,7 @@ def _lines(
             warn(f"{what} is up to {shares.max():.0%} off {line}: outliers, or the model does not describe this engine")
         total = float(weights[part] @ (measured - np.average(measured, weights=weights[part])) ** 2)
         explained = 1 - float(weights[part] @ residuals**2) / total if total > 0 else 1.0
-        spread = float(np.median(np.abs(residuals) / np.maximum(fitted[part], 1e-12)))
-        lines.append(Line(two[0], two[1], max(0.0, explained), tuple(residuals.tolist()), spread))
+        lines.append(Line(two[0], two[1], max(0.0, explained)))
     return lines[0], lines[1]
 
 
@@ -349,10 +326,8 @@ def _intervals(design: FloatArray, latency: FloatArray, weights: FloatArray, fou
     size = np.maximum(np.sqrt(weights @ design**2), 1e-300)
     inverse = np.linalg.pinv((design / size * weights[:, None]).T @ (design / size))
     wide = student(left) * np.sqrt(np.maximum(np.diag(inverse), 0)) / size
-    return [
-        Parameter(float(one), max(0.0, float(one - half)), float(one + half))
-        for one, half in zip(found, wide, strict=True)
-    ]
+    pairs = zip(found.tolist(), wide.tolist(), strict=True)
+    return [Parameter(one, max(0.0, one - half), one + half) for one, half in pairs]
 
 
 def student(left: int) -> float:

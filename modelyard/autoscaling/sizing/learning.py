@@ -77,14 +77,9 @@ class LearntSpeed(NamedTuple):
 
 
 def observe(known: LearntSpeed, seen: SpeedObservation, prompts: Sizes) -> LearntSpeed:
-    """What is known after one more observation; ``prompts`` are the sizes, of which only the spread counts.
-
-    Numbers that no engine could show teach nothing.
-    """
-    if (
-        not all(1 / HIGHEST < value < HIGHEST for value in seen)
-        or seen.rate * seen.output * seen.itl > 1000 * MOST_BATCH
-    ):
+    """What is known after one more observation, if an engine could show it; of ``prompts`` only the spread counts."""
+    plausible = all(1 / HIGHEST < value < HIGHEST for value in seen)
+    if not plausible or seen.rate * seen.output * seen.itl > 1000 * MOST_BATCH:
         return known
     rate = seen.rate / 1000
     delta = _delta(seen, rate, prompts)

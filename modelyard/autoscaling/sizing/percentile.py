@@ -9,31 +9,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from modelyard.autoscaling.sizing.chain import chain_of, effective_concurrency, max_rates
+from modelyard.autoscaling.sizing.chain import covered, effective_concurrency
 from modelyard.autoscaling.sizing.profiles import FloatArray, Profiles
 from modelyard.autoscaling.sizing.search import Edge, find
-from modelyard.autoscaling.sizing.states import Occupancy, blocks, geometric
+from modelyard.autoscaling.sizing.states import Occupancy, geometric
 from modelyard.autoscaling.sizing.tail import fewer_than, log_probability
 
 
 def ttft_percentile(profiles: Profiles, rates: ArrayLike, percent: float) -> FloatArray:
-    """TTFT in ms that ``percent`` of the accepted requests stay within, at ``rates`` (requests/s). Shape (n,).
-
-    NaN where ``analyse`` has no value. Raises ValueError unless 0 < percent < 100.
-    """
+    """TTFT in ms of ``percent`` of the accepted requests at ``rates`` (requests/s), shape (n,); NaN as of ``analyse``.
+    Raises ValueError unless 0 < percent < 100."""
     check_percent(percent)
-    used = profiles.repaired()
-    wanted = np.broadcast_to(np.asarray(rates, dtype=np.float64), (len(used),))
-    with np.errstate(invalid="ignore"):
-        covered = used.valid & (wanted > 0) & (wanted <= max_rates(used))
-    result = np.full(len(used), np.nan)
-    chosen = np.flatnonzero(covered)
-    chosen = chosen[np.argsort(used.max_batch[chosen], kind="stable")]
-    for block in blocks(used.max_batch[chosen]):
-        rows = chosen[block]
-        part = used.take(rows)
-        chain = chain_of(part)
-        found = chain.at(wanted[rows] / 1000.0)
+    result = np.full(len(profiles), np.nan)
+    for rows, part, chain, found in covered(profiles.repaired(), rates):
         batch = effective_concurrency(part, found)
         result[rows] = wait_percentile(found, chain.full_rate, chain.queue, percent) + part.prefill(batch)
     return result

@@ -6,7 +6,7 @@ One row is one (variant, accelerator) pair at one request size. All times are mi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
 
@@ -51,10 +51,8 @@ class Profiles:
         listed = [tuple(row) for row in rows]
         for number, row in enumerate(listed):
             if len(row) != _COLUMNS:
-                raise ValueError(
-                    f"profile row {number} has {len(row)} values; give alpha, beta, gamma, delta, max_batch, "
-                    "prompt_tokens, output_tokens"
-                )
+                names = "alpha, beta, gamma, delta, max_batch, prompt_tokens, output_tokens"
+                raise ValueError(f"profile row {number} has {len(row)} values; give {names}")
         table = np.array(listed, dtype=np.float64).reshape(-1, _COLUMNS).T.copy()
         return cls.from_columns(*table, queue_limit=queue_limit)
 
@@ -88,16 +86,8 @@ class Profiles:
 
     def repaired(self) -> Self:
         """With a negative ``gamma`` or ``delta``, which only the noise of a fit can produce, taken as 0."""
-        return type(self)(
-            self.alpha,
-            self.beta,
-            np.where(self.gamma < 0, 0.0, self.gamma),
-            np.where(self.delta < 0, 0.0, self.delta),
-            self.max_batch,
-            self.prompt_tokens,
-            self.output_tokens,
-            self.queue_limit,
-        )
+        gamma, delta = (np.where(values < 0, 0.0, values) for values in (self.gamma, self.delta))
+        return replace(self, gamma=gamma, delta=delta)
 
     @cached_property
     def decode_steps(self) -> FloatArray:

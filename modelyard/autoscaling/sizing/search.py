@@ -45,7 +45,8 @@ def find(function: Function, low: Edge, high: Edge, guess: FloatArray) -> FloatA
     """
     found = np.full(len(guess), np.nan)
     rows = np.arange(len(guess))
-    point = _inside(guess, low, high)
+    inside = (guess > low.at) & (guess < high.at)
+    point = np.where(inside, guess, _next(low, high, guess, slow=np.zeros(len(guess), dtype=bool)))
     width = high.at - low.at
     for _ in range(MOST_STEPS):
         if not len(rows):
@@ -71,11 +72,6 @@ def find(function: Function, low: Edge, high: Edge, guess: FloatArray) -> FloatA
         width = new_width
     found[rows] = 0.5 * (low.at + high.at)
     return found
-
-
-def _inside(guess: FloatArray, low: Edge, high: Edge) -> FloatArray:
-    good = (guess > low.at) & (guess < high.at)
-    return np.where(good, guess, _next(low, high, guess, slow=np.zeros(len(guess), dtype=bool)))
 
 
 def _next(low: Edge, high: Edge, newton: FloatArray, slow: BoolArray) -> FloatArray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 
@@ -22,11 +23,7 @@ TPS_SHARE = 0.9
 
 
 def size(
-    profiles: Profiles,
-    targets: Targets,
-    *,
-    utilisation_cap: float = 0.9,
-    percentile: float | None = None,
+    profiles: Profiles, targets: Targets, *, utilisation_cap: float = 0.9, percentile: float | None = None
 ) -> Sizing:
     """The highest rate of each row within its targets. Rows are independent of each other and may be in any order.
 
@@ -40,9 +37,8 @@ def size(
         raise ValueError(f"utilisation_cap is {utilisation_cap}; give a share above 0 and up to 1")
     if percentile is not None:
         check_percent(percentile)
-    return by_block(
-        profiles.repaired(), targets, lambda part, wanted: _block(part, wanted, utilisation_cap, percentile)
-    )
+    solve = partial(_block, utilisation_cap=utilisation_cap, percentile=percentile)
+    return by_block(profiles.repaired(), targets, solve)
 
 
 def by_block(used: Profiles, targets: Targets, solve: Callable[[Profiles, Targets], Sizing]) -> Sizing:
@@ -85,7 +81,6 @@ def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]
 
 
 def _block(profiles: Profiles, targets: Targets, utilisation_cap: float, percentile: float | None) -> Sizing:
-    """Sizing of a block of valid rows."""
     chain = chain_of(profiles)
     low = LOWEST / (profiles.service_base + profiles.service_slope)
     high = HIGHEST * chain.full_rate
@@ -102,9 +97,8 @@ def _block(profiles: Profiles, targets: Targets, utilisation_cap: float, percent
         ttft = wait_percentile(found, chain.full_rate, chain.queue, percentile) + at.prefill
     binding = binding_of(offered, high, limits, solved)
     answer = assembled(solved, tps, offered, at.throughput, ttft, at.itl, at.utilisation, binding, feasible)
-    close = np.flatnonzero(
-        _close(targets.ttft, solved.best_ttft, solved.ttft_met) | _close(targets.itl, solved.best_itl, solved.itl_met)
-    )
+    ttft_close = _close(targets.ttft, solved.best_ttft, solved.ttft_met)
+    close = np.flatnonzero(ttft_close | _close(targets.itl, solved.best_itl, solved.itl_met))
     if len(close):
         part, wanted = profiles.take(close), targets.take(close)
         again = chain_of(part)

@@ -37,15 +37,10 @@ _CELL: Final = np.arange(CELLS + 1)[:, None]
 _TILTS: Final = _TILT**_CELL
 
 
-def _back() -> Floats:
-    """What the transform of each cell's own distribution is multiplied with for the chance of that cell: cells by
-    waves, the real and the imaginary part of each as numbers of their own."""
-    wave = _CELL.T
-    weight = np.where((wave == 0) | (wave == CELLS), 1, 2) / (2 * CELLS)
-    return np.asarray((np.exp(-1j * math.pi * _CELL * wave / CELLS) * weight / _TILTS).view(np.float64))
-
-
-_BACK: Final = _back()
+_WEIGHTS: Final = np.where((_CELL.T == 0) | (_CELL.T == CELLS), 1, 2) / (2 * CELLS)
+_BACK: Final[Floats] = (np.exp(-1j * math.pi * _CELL * _CELL.T / CELLS) * _WEIGHTS / _TILTS).view(np.float64)
+"""What the transform of each cell's own distribution is multiplied with for the chance of that cell: cells by waves,
+the real and the imaginary part of each as numbers of their own."""
 
 
 class Speed(NamedTuple):
@@ -122,9 +117,7 @@ def missed(
     engine: Speed, prompts: Sizes, outputs: Sizes, loads: Floats, counts: tuple[float, float] = (1.0, 1.0)
 ) -> Floats:
     """The share of requests that miss a target on one of two replicas, by the load of each in engines (0 to 1).
-
-    ``counts``: what a request counts for that misses its TTFT, and one that misses its ITL.
-    """
+    ``counts``: what a request counts for that misses its TTFT, and one that misses its ITL."""
     busy = per_request(engine, prompts.mean, outputs.mean)
     if busy is None:
         return np.ones_like(loads)

@@ -80,11 +80,8 @@ class Chain:
         ``rows`` picks some of the rows. ``states`` looks at the first states only, for rates so low that the others
         weigh nothing.
         """
-        full, queue, batch, summed_full = self.full_rate, self.queue, self.batch, self.summed_full
-        base, slope = self.base, self.slope
-        if rows is not None:
-            full, queue, batch, summed_full = full[rows], queue[rows], batch[rows], summed_full[rows]
-            base, slope = base[rows], slope[rows]
+        columns = self.full_rate, self.queue, self.batch, self.summed_full, self.base, self.slope
+        full, queue, batch, summed_full, base, slope = (c if rows is None else c[rows] for c in columns)
         log_rate = np.log(rate)
         log_top = batch * log_rate + summed_full
         # Weights rise up to here and fall beyond, or the first or the last is the largest.

@@ -7,7 +7,7 @@ over the logarithm of the rate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ Excess = Callable[[Occupancy, IntArray, FloatArray], tuple[FloatArray, FloatArra
 0 at the target, and its derivative by the logarithm of the rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSolution:
+class BlockSolution(NamedTuple):
     """Per row: highest rates within each latency target (per ms), whether it can be met, and the lowest latencies."""
 
     rate_ttft: FloatArray
@@ -56,82 +55,54 @@ def within_targets(
     """
     idle, busy = chain.at(low, states=LIGHT), chain.at(high)
     best_itl = profiles.decode(idle.seen)
-    best_ttft = profiles.prefill(idle.seen)
-    if percentile is None:
-        best_ttft = best_ttft + idle.wait
-    else:
-        best_ttft = best_ttft + wait_percentile(idle, chain.full_rate, chain.queue, percentile)
+    wait = idle.wait if percentile is None else wait_percentile(idle, chain.full_rate, chain.queue, percentile)
+    best_ttft = profiles.prefill(idle.seen) + wait
     paces = profiles.output_tokens > 1  # a single token has no interval to the next
-    search = _Search(chain, low, high, idle, busy)
-    rate_itl, itl_met = search.rate(_itl_excess(profiles), np.where(paces, itl, 0.0), best_itl, _itl_guess(profiles))
-    excess = _mean_excess(profiles) if percentile is None else _percentile_excess(profiles, chain, percentile)
-    rate_ttft, ttft_met = search.rate(excess, ttft, best_ttft, _ttft_guess(profiles, chain, percentile))
-    return BlockSolution(rate_ttft, rate_itl, ttft_met, itl_met, best_ttft, np.where(paces, best_itl, np.nan))
 
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """What both targets' searches share: the chains at both ends of the range."""
-
-    chain: Chain
-    low: FloatArray
-    high: FloatArray
-    idle: Occupancy
-    busy: Occupancy
-
-    def rate(
-        self, excess: Excess, target: FloatArray, best: FloatArray, guess: Callable[[FloatArray], FloatArray]
+    def search(
+        excess: Excess, target: FloatArray, best: FloatArray, guess: Callable[[FloatArray], FloatArray]
     ) -> tuple[FloatArray, BoolArray]:
         """The highest rate with the target, or with the nearest feasible one, and whether the target itself is met."""
         everything = np.arange(len(target))
         given = target > 0
         met = ~given | (target >= best * (1.0 - EQUAL))
-        aim = np.where(met, target, NEAREST * best)
-        aim = np.where(given, aim, np.inf)
+        aim = np.where(given, np.where(met, target, NEAREST * best), np.inf)
         with np.errstate(divide="ignore", invalid="ignore"):  # rows without a target aim at infinity
-            below, below_slope = excess(self.idle, everything, aim)
-            above, above_slope = excess(self.busy, everything, aim)
+            below, below_slope = excess(idle, everything, aim)
+            above, above_slope = excess(busy, everything, aim)
             flat = above - below <= EQUAL
         all_of_it = ~given | (above <= 0) | (flat & (below <= EQUAL))
         least = ~all_of_it & (below >= -EQUAL)
-        rate = np.where(least, self.low, self.high)
+        rate = np.where(least, low, high)
         rows = np.flatnonzero(~all_of_it & ~least)
         if len(rows):
             aimed = aim[rows]
 
             def function(at: FloatArray, which: IntArray) -> tuple[FloatArray, FloatArray]:
                 picked = rows[which]
-                return excess(self.chain.at(np.exp(at), picked), picked, aimed[which])
+                return excess(chain.at(np.exp(at), picked), picked, aimed[which])
 
             with np.errstate(divide="ignore", invalid="ignore"):
                 first = np.log(guess(aim))[rows]
-            rate[rows] = np.exp(
-                find(
-                    function,
-                    Edge(np.log(self.low[rows]), below[rows], below_slope[rows]),
-                    Edge(np.log(self.high[rows]), above[rows], above_slope[rows]),
-                    first,
-                )
-            )
+            begin = Edge(np.log(low[rows]), below[rows], below_slope[rows])
+            end = Edge(np.log(high[rows]), above[rows], above_slope[rows])
+            rate[rows] = np.exp(find(function, begin, end, first))
         return rate, met
 
+    excess = _mean_excess(profiles.alpha, profiles.beta, waits=False)
+    rate_itl, itl_met = search(excess, np.where(paces, itl, 0.0), best_itl, _itl_guess(profiles))
+    excess = _mean_excess(profiles.prefill_base, profiles.prefill_slope, waits=True)
+    if percentile is not None:
+        excess = _percentile_excess(profiles, chain, percentile)
+    rate_ttft, ttft_met = search(excess, ttft, best_ttft, _ttft_guess(profiles, chain, percentile))
+    return BlockSolution(rate_ttft, rate_itl, ttft_met, itl_met, best_ttft, np.where(paces, best_itl, np.nan))
 
-def _itl_excess(profiles: Profiles) -> Excess:
-    alpha, beta = profiles.alpha, profiles.beta
 
+def _mean_excess(base: FloatArray, slope: FloatArray, waits: bool) -> Excess:
     def excess(found: Occupancy, rows: IntArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:
-        itl = alpha[rows] + beta[rows] * found.seen
-        return np.log(itl / target), beta[rows] * found.seen_slope / itl
-
-    return excess
-
-
-def _mean_excess(profiles: Profiles) -> Excess:
-    base, slope = profiles.prefill_base, profiles.prefill_slope
-
-    def excess(found: Occupancy, rows: IntArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:
-        ttft = found.wait + base[rows] + slope[rows] * found.seen
-        return np.log(ttft / target), (found.wait_slope + slope[rows] * found.seen_slope) / ttft
+        wait, wait_slope = (found.wait, found.wait_slope) if waits else (0.0, 0.0)
+        latency = wait + base[rows] + slope[rows] * found.seen
+        return np.log(latency / target), (wait_slope + slope[rows] * found.seen_slope) / latency
 
     return excess
 

@@ -19,14 +19,9 @@ from modelyard.autoscaling.variants.saturation_config import Thresholds
 
 DIGITS = 9
 """Comparisons are made on values rounded to 1e-9, so that 0.80 - 0.70 is not below a trigger of 0.10."""
-
-_ONE = {"": 1}
-
 BACKLOG = 2.0
-"""A replica's queue counts up to this multiple of the threshold. What waits in an engine is served by that engine
-alone: new replicas take their share of what is still to come, and a long queue says no more about that than a full
-one."""
-
+"""A replica's queue counts up to this multiple of the threshold: what waits in an engine is served by that engine, and
+new replicas only take their share of what is still to come."""
 _UNPROVEN_FACTOR = 5
 """A pod that never completed a request while its model serves traffic is not idle, for at most this many warm-ups."""
 
@@ -75,40 +70,28 @@ class Analysis(Assessment):
         return 1.0
 
     def wanted(self, factor: float = 1.0) -> float:
-        """Replicas needed so that each carries its target load, by KV cache or by queue, whichever asks more.
-
-        The target load leaves the trigger and the margin free. ``factor`` multiplies the load.
-        """
-        replicas = 0
-        for load, limit, trigger in self._loads(factor):
-            room = round(limit - trigger * (1 + self.margin), DIGITS)
-            if room > 0:
-                replicas = max(replicas, ceil(round(load / room, DIGITS)))
-        return replicas
+        """Replicas for ``factor`` times the load, each with the trigger and the margin free in KV cache and queue."""
+        margin, loads = 1 + self.margin, self._loads(factor * self.per_report)
+        rooms = [(load, round(limit - trigger * margin, DIGITS)) for load, limit, trigger in loads]
+        return max((ceil(round(load / room, DIGITS)) for load, room in rooms if room > 0), default=0)
 
     def short_of(self, provided: float, factor: float) -> bool:
         """Whether so many replicas would be short of capacity at ``factor`` times the load."""
         if provided < 1:
             return False
-        return any(round(limit - load / provided - trigger, DIGITS) < 0 for load, limit, trigger in self._loads(factor))
+        loads = self._loads(factor * self.per_report)
+        return any(round(limit - load / provided - trigger, DIGITS) < 0 for load, limit, trigger in loads)
 
     def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
-        """Whether everything, saturated load included, fits without ``removed`` replicas, with margin to the triggers.
-
-        A replica with a missing signal makes the answer no: what it carries is not known.
-        """
+        """Whether all of the load fits without ``removed`` replicas, with margin; no where a signal is missing."""
         left = self.capacity - sum(removed.values())
         if left < 1 or self.incomplete:
             return False
-        after_kv = self.limits.kv - self.load_kv * factor / left
-        after_queue = self.limits.queue - self.load_queue * factor / left
-        return round(after_kv - self.limits.kv_trigger * (1 + self.margin), DIGITS) >= 0 and (
-            round(after_queue - self.limits.queue_trigger * (1 + self.margin), DIGITS) >= 0
-        )
+        margin, loads = 1 + self.margin, self._loads(factor)
+        return all(round(limit - load / left - trigger * margin, DIGITS) >= 0 for load, limit, trigger in loads)
 
     def _loads(self, factor: float) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-        """(whole load, threshold, trigger) of the KV cache and of the queue."""
-        factor *= self.per_report
+        """(load, threshold, trigger) of the KV cache and of the queue."""
         limits = self.limits
         return (
             (self.load_kv * factor, limits.kv, limits.kv_trigger),
@@ -116,19 +99,8 @@ class Analysis(Assessment):
         )
 
     def __str__(self) -> str:
-        text = (
-            f"spare KV {self.spare_kv:.3f}, spare queue {self.spare_queue:.1f} "
-            f"over {self.reporting} reporting, {self.saturated} saturated"
-        )
-        if self.unready:
-            text += f", {self.unready} not ready"
-        if self.warming:
-            text += f", {self.warming} warming up"
-        if self.stuck:
-            text += f", {self.stuck} stuck and left out"
-        if self.incomplete:
-            text += f", {self.incomplete} with a signal missing"
-        return text
+        text = f"spare KV {self.spare_kv:.3f}, spare queue {self.spare_queue:.1f} over {self.reporting} reporting"
+        return self.with_counts(f"{text}, {self.saturated} saturated")
 
 
 def analyse_repaired(
@@ -217,7 +189,7 @@ def analyse_repaired(
         result.kv_short = round(result.spare_kv, DIGITS) < limits.kv_trigger
     if queues or backlog:
         result.queue_short = round(result.spare_queue, DIGITS) < limits.queue_trigger
-    result.scale_down_safe = not result.scale_up and result.fits(_ONE)
+    result.scale_down_safe = not result.scale_up and result.fits({"": 1})
     return result
 
 

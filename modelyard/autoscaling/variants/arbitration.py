@@ -23,14 +23,11 @@ def arbitrate(current: int, saturation: int, forecast: int, scale_down_safe: boo
     When both want more, the larger wins: following the forecast below what saturation asks for would starve the model.
     """
     reactive, proactive = Action.of(saturation, current), Action.of(forecast, current)
-    if reactive is Action.UP and proactive is Action.DOWN:
-        return Arbitration(current, True, Explanation(Reason.VETOED))
-    if proactive is Action.DOWN and scale_down_safe is False:
-        return Arbitration(current, True, Explanation(Reason.NOT_SAFE))
-    if reactive is Action.UP and proactive is Action.NONE:
-        return Arbitration(saturation, False, Explanation(Reason.SATURATION_MORE))
-    if reactive is Action.UP and proactive is Action.UP:
-        return Arbitration(max(saturation, forecast), False, Explanation(Reason.LARGER_WINS))
+    if proactive is Action.DOWN and (reactive is Action.UP or scale_down_safe is False):
+        return Arbitration(current, True, Explanation(Reason.VETOED if reactive is Action.UP else Reason.NOT_SAFE))
+    if reactive is Action.UP:
+        outcome = Reason.SATURATION_MORE if proactive is Action.NONE else Reason.LARGER_WINS
+        return Arbitration(max(saturation, forecast), False, Explanation(outcome))
     if proactive is not Action.NONE:
         return Arbitration(forecast, False, Explanation(Reason.FORECAST_DECIDES))
     return Arbitration(current, False, Explanation(Reason.NOTHING_ASKED))

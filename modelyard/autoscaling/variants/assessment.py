@@ -81,6 +81,18 @@ class Assessment(ABC):
     def __str__(self) -> str:
         """Return the numbers for messages."""
 
+    def with_counts(self, text: str, silent: int = 0, assumed: int = 0) -> str:
+        """Return the text followed by the numbers of replicas that count less than others."""
+        counts = (
+            (self.unready, "not ready"),
+            (self.warming, "warming up"),
+            (self.stuck, "stuck and left out"),
+            (silent, "ready without reporting, taken for average"),
+            (self.incomplete, "with a signal missing"),
+            (assumed, "whose cache size is not known and assumed"),
+        )
+        return ", ".join((text, *(f"{count} {what}" for count, what in counts if count)))
+
     def evidence(self, scale_down_safe: bool) -> Evidence:
         """Return the numbers for the record."""
         return Evidence(

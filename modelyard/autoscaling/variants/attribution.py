@@ -9,6 +9,7 @@ pod.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -48,13 +49,11 @@ class Attributed:
         assert workload is not None
         assert current is not None
         units, ready = self.units, self.seen.ready
-        if workload.pods_per_replica > 1:
-            if len(units) > 1:
-                units = merge_groups(units)
-            if ready is None:
-                ready = _ready_groups(self.pods, workload.pods_per_replica)
-        elif ready is None:
-            ready = sum(pod.ready for pod in self.pods)
+        if workload.pods_per_replica > 1 and len(units) > 1:
+            units = _merge_groups(units)
+        if ready is None:
+            size = workload.pods_per_replica
+            ready = _ready_groups(self.pods, size) if size > 1 else sum(pod.ready for pod in self.pods)
         return self.seen._replace(
             pods=self.pods,
             units=units,
@@ -169,12 +168,10 @@ def _owner(
 
 
 class _Owners:
-    """Controllers of intermediate owners. Those that are pods are indexed when a chain first leads to one."""
-
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    @cached_property
+    @cached_property  # built when a chain first leads to a pod
     def _of_pods(self) -> Mapping[tuple[str, str], OwnerRef]:
         return {pod.key: pod.owner for pod in self._fleet.pods if pod.owner is not None}
 
@@ -186,23 +183,14 @@ class _Owners:
 
 def _ready_groups(pods: Iterable[Pod], size: int) -> int:
     """Groups all of whose pods are ready; pods without a group label count by number."""
-    grouped: dict[str, int] = {}
-    loose = 0
-    for pod in pods:
-        if pod.ready:
-            group = pod.labels.get(GROUP_INDEX_LABEL)
-            if group is None:
-                loose += 1
-            else:
-                grouped[group] = grouped.get(group, 0) + 1
+    grouped = Counter(pod.labels.get(GROUP_INDEX_LABEL) for pod in pods if pod.ready)
+    loose = grouped.pop(None, 0)
     return sum(1 for ready in grouped.values() if ready >= size) + loose // size
 
 
-def merge_groups(units: list[Unit]) -> list[Unit]:
-    """One unit per pod group: the engines of a group are one replica, so requests add up and the fullest cache counts.
-
-    Pods that repeat another's values count as engines too, which leaves the mean per engine as it is.
-    """
+def _merge_groups(units: list[Unit]) -> list[Unit]:
+    # The engines of a group are one replica: requests add up and the fullest cache counts. Pods that repeat another's
+    # values count as engines too, which leaves the mean per engine as it is.
     groups: dict[str, list[Unit]] = {}
     for unit in sorted(units, key=lambda unit: unit[1].key):
         pod = unit[1]

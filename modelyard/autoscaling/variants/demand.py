@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.mixing import Effort
@@ -135,15 +135,6 @@ class Group(NamedTuple):
         return self._replace(notices={**self.notices, **{key: (*self.notices.get(key, ()), notice) for key in keys}})
 
 
-class Idle(Protocol):
-    """Whether a model that has completed no request for its window may go to zero."""
-
-    def __call__(
-        self, demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float
-    ) -> tuple[Explanation | None, Explanation]:
-        """Return why not (``None``: it may), and what is then known of it."""
-
-
 class StrategyEntry(NamedTuple):
     """How the models of one compatibility mode and analyzer are decided.
 
@@ -212,3 +203,5 @@ class ModelDemand(NamedTuple):
 
 
 VariantStrategy = Strategy[ModelDemand, Proposal]
+Idle = Callable[[ModelDemand, Sequence[Sized], Signals, float], tuple[Explanation | None, Explanation]]
+"""Why a model that completed no request for its window may not go to zero (``None``: it may), and what is known."""

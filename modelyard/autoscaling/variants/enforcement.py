@@ -16,8 +16,7 @@ from modelyard.metrics.values import Signals
 STAGE = "enforcement"
 
 
-def scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float) -> Changes:
-    """Return what idleness changes about a model's variants; ``variants`` are those with a decision."""
+def _scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Signals, now: float) -> Changes:
     if not variants:
         return ()
     if not demand.zero.enabled:
@@ -25,11 +24,9 @@ def scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Signa
             return ()
         cheapest = min(variants, key=lambda variant: (variant.seen.variant.cost, variant.seen.name))
         return _moved([cheapest], 1, Explanation(Reason.MINIMUM_ONE))
-    if not any(variant.replicas for variant in variants):
-        return ()
     count = signals.request_counts.get((*demand.place, demand.zero.window))
-    if count is not None and count > 0:
-        return ()  # it simply serves
+    if not any(variant.replicas for variant in variants) or (count is not None and count > 0):
+        return ()  # it is at zero, or simply serves
     refusal: Explanation | None = Explanation(Reason.REQUESTS_UNKNOWN, window=demand.zero.window)
     if count is not None:
         refusal, idle = demand.entry.idle(demand, variants, signals, now)
@@ -40,11 +37,8 @@ def scale_to_zero(demand: ModelDemand, variants: Sequence[Sized], signals: Signa
 
 
 def _moved(variants: Sequence[Sized], replicas: int, why: Explanation) -> Changes:
-    return [
-        (variant.seen.key, ReplicaChange.to(STAGE, variant.replicas, replicas, why))
-        for variant in variants
-        if variant.replicas != replicas
-    ]
+    moved = [variant for variant in variants if variant.replicas != replicas]
+    return [(variant.seen.key, ReplicaChange.to(STAGE, variant.replicas, replicas, why)) for variant in moved]
 
 
 def proven_idle(
@@ -100,4 +94,4 @@ def enforce(demand: ModelDemand, variants: Variants, signals: Signals, now: floa
             if variant.replicas and not demand.zero.enabled:
                 return ()
             judged.append(variant)
-    return scale_to_zero(demand, judged, signals, now)
+    return _scale_to_zero(demand, judged, signals, now)

@@ -8,41 +8,33 @@ damaged data above all, gives the present rate and says why. No clock: times onl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, isfinite, sqrt
 from statistics import median
+from typing import NamedTuple
 
 MIN_POINTS = 6
 """Fewer points of history are no trend."""
-
 _MOST_POINTS = 40
 """Longer histories are averaged down to this many points: the slopes of all pairs are looked at."""
-
 _GAP = 3.5
 """A pause of more than this many usual intervals ends the history that counts."""
-
 _PAIRS_RISING = 0.8
 _OVER_SCATTER = 3.0
 _OVER_CHANCE = 3.0
 _LEAST_RISE = 0.05
 """Share of the present rate below which a rise is not worth planning for."""
-
 _STILL_RISING = 0.3
 """The youngest third rises at least by this share of the trend."""
-
 _BELIEVABLE = 1e12
 """Times and rates beyond this are damaged, as are infinite ones and NaN."""
-
 _NORMAL = 1.4826
 """Median absolute deviation to standard deviation, for normally distributed scatter."""
-
 History = Sequence[tuple[float, float]]
 """(time in seconds, requests per second)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """Requests per second expected at the horizon, its ratio to the present rate (at least 1), and why, for people."""
 
     rate: float

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
@@ -16,8 +16,7 @@ from modelyard.autoscaling.variants.observation import Observation
 from modelyard.metrics.values import ModelLoad
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
+class Headroom(NamedTuple):
     """Plan for ``factor`` times the load; ``why`` is ``None`` when the load is not rising."""
 
     factor: float = 1.0
@@ -27,12 +26,7 @@ class Headroom:
 NONE = Headroom()
 
 
-def plan_ahead(
-    load: ModelLoad | None,
-    growing: Iterable[Observation],
-    settings: FleetSettings,
-    now: float,
-) -> Headroom:
+def plan_ahead(load: ModelLoad | None, growing: Iterable[Observation], settings: FleetSettings, now: float) -> Headroom:
     """Head-room for a model whose variants ``growing`` could get new replicas; the slowest of them sets the lead."""
     if not settings.headroom or load is None or load.arrivals is None:
         return NONE
@@ -48,12 +42,7 @@ def plan_ahead(
     if not forecast.rising:
         return NONE
     why = Explanation(
-        Reason.RISING,
-        load=load.arrivals,
-        expected=forecast.rate,
-        lead=lead,
-        factor=forecast.factor,
-        why=forecast.why,
+        Reason.RISING, load=load.arrivals, expected=forecast.rate, lead=lead, factor=forecast.factor, why=forecast.why
     )
     return Headroom(forecast.factor, why)
 

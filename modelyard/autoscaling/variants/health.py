@@ -65,18 +65,16 @@ def _silence(
 
 def load_problem(demand: ModelDemand, signals: Signals, now: float, stale_after: float) -> ConditionValue | None:
     """Return why the load of a model with latency targets is not known; ``None`` where nothing is missing."""
+    newest, forecast = signals.last_seen.get(demand.place), demand.forecast
+    why = None
     if signals.error is not None:
-        return ConditionValue.of("False", Explanation(Reason.PROMETHEUS_UNREADABLE, error=signals.error))
-    if not any(seen.units for seen in demand.variants) and (other := other_name(demand.variants)) is not None:
-        return ConditionValue.of("False", other)
-    newest = signals.last_seen.get(demand.place)
-    if newest is not None and now - newest > stale_after:
-        stale = Explanation(Reason.METRICS_STALE, model=demand.name, age=now - newest, limit=stale_after)
-        return ConditionValue.of("False", stale)
-    if problems := signals.problems(demand.group.namespace):
-        failed = Explanation(Reason.LOAD_QUERIES_FAILED, model=demand.name, problems="; ".join(problems))
-        return ConditionValue.of("False", failed)
-    forecast = demand.forecast
-    if forecast is not None and forecast.load is None:
-        return ConditionValue.of("False", Explanation(Reason.NO_LOAD, problem=forecast.problem))
-    return None
+        why = Explanation(Reason.PROMETHEUS_UNREADABLE, error=signals.error)
+    elif not any(seen.units for seen in demand.variants) and (other := other_name(demand.variants)) is not None:
+        why = other
+    elif newest is not None and now - newest > stale_after:
+        why = Explanation(Reason.METRICS_STALE, model=demand.name, age=now - newest, limit=stale_after)
+    elif problems := signals.problems(demand.group.namespace):
+        why = Explanation(Reason.LOAD_QUERIES_FAILED, model=demand.name, problems="; ".join(problems))
+    elif forecast is not None and forecast.load is None:
+        why = Explanation(Reason.NO_LOAD, problem=forecast.problem)
+    return None if why is None else ConditionValue.of("False", why)

@@ -73,9 +73,8 @@ class Observation(NamedTuple):
     @property
     def pool(self) -> str:
         """The pool of GPUs that the variant draws from; ``""`` when its accelerator is not known."""
-        if not self.accelerator:
-            return ""
-        return pool_name(self.accelerator, self.workload.gpu_resource if self.workload is not None else "")
+        resource = self.workload.gpu_resource if self.workload is not None else ""
+        return pool_name(self.accelerator, resource) if self.accelerator else ""
 
     @property
     def pods_per_replica(self) -> int:
@@ -83,11 +82,8 @@ class Observation(NamedTuple):
         return self.workload.pods_per_replica if self.workload is not None else 1
 
     def without_surge(self) -> Observation:
-        """Return the observation without the pods beyond ``spec.replicas``.
-
-        They belong to a rolling update or are about to go. If they counted, desired would follow them up, and the next
-        surge would be a share of that.
-        """
+        """Return the observation without the pods beyond ``spec.replicas``: of a rolling update, or about to go."""
+        # If they counted, desired would follow them up, and the next surge would be a share of that.
         if self.current is None or self.current <= self.spec:
             return self
         return self._replace(surge=self.current - self.spec, current=self.spec)

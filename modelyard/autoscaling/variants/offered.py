@@ -37,11 +37,8 @@ def replicas_offered(
     before = now - RATE_WINDOW * settings.peak_window
     means: list[float] = []
     for seen in variants:
-        rates = [
-            signal.completed_rate
-            for signal, pod in seen.units
-            if signal.completed_rate is not None and pod.ready_since is not None and pod.ready_since <= before
-        ]
+        warm = [s for s, pod in seen.units if pod.ready_since is not None and pod.ready_since <= before]
+        rates = [signal.completed_rate for signal in warm if signal.completed_rate is not None]
         if rates:
             means.append(fsum(rates) / len(rates))
     each = min(means, default=0.0) * settings.utilisation_cap / (1 + settings.scale_down_margin)

@@ -42,11 +42,7 @@ class Pools:
                 free[pod.node] = max(0, free[pod.node] - pod.gpus)
 
     def reserve(self, variants: Iterable[Observation]) -> None:
-        """Set aside GPUs for pods that are not on a node yet.
-
-        Replicas that only a workload's ``spec`` names may never come (it is paused, its quota is used up): no GPU is
-        kept from others for them.
-        """
+        """Set aside GPUs for pods without a node; replicas that only ``spec`` names may never come and keep none."""
         for seen in variants:
             waiting = [pod.gpus for pod in seen.pods if pod.gpus and not pod.node]
             if waiting and seen.workload is not None:

@@ -17,7 +17,7 @@ from modelyard.objects import Key, Notice
 from modelyard.objects.documents import cut
 
 MOST = 200
-"""Characters of a message about replicas that cannot be added."""
+"""Characters of a condition's message about replicas that cannot be added."""
 
 
 class VariantTransition(NamedTuple):
@@ -200,10 +200,8 @@ class Sized(NamedTuple):
     @property
     def reason(self) -> str:
         """The public code of the decision."""
-        for change in reversed(self.changes):
-            if change.reason and change.after is not None:
-                return change.reason
-        return self.proposed.reason
+        reasons = (change.reason for change in reversed(self.changes) if change.reason and change.after is not None)
+        return next(reasons, self.proposed.reason)
 
     @property
     def message(self) -> str:
@@ -216,18 +214,13 @@ class Sized(NamedTuple):
     @property
     def limited_by(self) -> str | None:
         """What accelerators or quotas limited, if anything."""
-        for change in reversed(self.changes):
-            if change.limited_by:
-                return change.limited_by
-        return None
+        return next((change.limited_by for change in reversed(self.changes) if change.limited_by), None)
 
     @property
     def shortage(self) -> Explanation | None:
         """Why replicas that the load needs cannot be added, if so."""
-        for change in self.changes:
-            if change.shortage is not None and self.proposed.shortage is None:
-                return change.shortage
-        return self.proposed.shortage
+        known = (self.proposed.shortage, *(change.shortage for change in self.changes))
+        return next((shortage for shortage in known if shortage is not None), None)
 
 
 def shortage_value(shortage: Explanation) -> ConditionValue:

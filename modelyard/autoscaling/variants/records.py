@@ -28,7 +28,7 @@ from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants import health, regret
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Origin, Proposal, Sized, Tracked, shortage_value
+from modelyard.autoscaling.variants.proposal import MOST, Origin, Proposal, Sized, Tracked, shortage_value
 from modelyard.autoscaling.variants.shortage import EXHAUSTED, SUFFICIENT
 from modelyard.autoscaling.variants.slo import conditions as slo_conditions
 from modelyard.autoscaling.variants.slo.outlook import Outlook
@@ -36,10 +36,6 @@ from modelyard.autoscaling.variants.wake import scale_from_zero
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut
 from modelyard.reconcile.plan import Subject
-
-_NOT_COUNTED = (Reason.AT_ZERO.code,)
-MOST = 200
-"""Characters of a condition's message about accelerators."""
 
 
 def make_record(
@@ -53,9 +49,7 @@ def make_record(
     """Return the decision about one variant; ``target`` is the condition of its workload."""
     seen, proposed, replicas = sized.seen, sized.proposed, sized.replicas
     variant, workload, current = seen.variant, seen.workload, seen.current
-    scale = None
-    if proposed.decided and seen.mode is Mode.DIRECT and workload is not None and replicas != seen.spec:
-        scale = replicas
+    scales = proposed.decided and seen.mode is Mode.DIRECT and workload is not None and replicas != seen.spec
     publish = proposed.publish and replicas is not None
     before = current if seen.desired is None else seen.desired
     changed = proposed.decided and replicas is not None and replicas != before
@@ -63,9 +57,8 @@ def make_record(
     is_strategys = proposed.decided and proposed.origin is not Origin.ASLEEP
     is_expected = seen.objective is not None and proposed.decided
     message, reason = sized.message, sized.reason
-    subject = Subject(
-        VARIANTS, variant.key, variant.uid, variant.generation, variant.resource_version, ignored=variant.ignored
-    )
+    version = variant.resource_version
+    subject = Subject(VARIANTS, variant.key, variant.uid, variant.generation, version, ignored=variant.ignored)
     record = Record(
         identity=Identity(
             subject=subject,
@@ -96,7 +89,9 @@ def make_record(
             alternatives=outlook.alternatives.get(seen.key, ()) if is_expected else (),
         ),
         bounds=seen.bounds,
-        writes=Writes(mode=seen.mode, scale=scale, publish=publish, applied=applied, applied_message=applied_message),
+        writes=Writes(
+            seen.mode, replicas if scales else None, publish=publish, applied=applied, applied_message=applied_message
+        ),
     )
     return Decision(
         subject=subject,
@@ -109,7 +104,6 @@ def make_record(
 
 
 def _facts(sized: Sized, demand: ModelDemand | None, proposal: Proposal | None) -> DecisionFacts:
-    """Return the numbers of the decision: the model's load and what one replica of the variant carries."""
     if demand is None or proposal is None:
         return DecisionFacts()
     name, forecast, proposed = sized.seen.name, demand.forecast, sized.proposed
@@ -117,40 +111,29 @@ def _facts(sized: Sized, demand: ModelDemand | None, proposal: Proposal | None) 
     if proposal.wanted:
         required = proposal.wanted.get(name, required)
     if forecast is None:
-        load = demand.load.arrivals if demand.load is not None else None
-        return DecisionFacts(load=load, required=required)
-    rate = forecast.rates[name]
-    return DecisionFacts(
-        load=forecast.load,
-        forecast=forecast.planned if forecast.load is not None else None,
-        basis=str(forecast.basis or ""),
-        per_replica=rate.rate if rate.known else None,
-        required=required,
-    )
+        return DecisionFacts(load=demand.load.arrivals if demand.load is not None else None, required=required)
+    planned, rate = forecast.planned if forecast.load is not None else None, forecast.rates[name]
+    per_replica, basis = rate.rate if rate.known else None, str(forecast.basis or "")
+    return DecisionFacts(load=forecast.load, forecast=planned, basis=basis, per_replica=per_replica, required=required)
 
 
 def _steps(sized: Sized, demand: ModelDemand | None) -> tuple[Step, ...]:
     proposed = sized.proposed
     if demand is None or proposed.failed:
         return ()
-    steps = [demand.config.step]
-    if proposed.steps:
-        steps += [change.step for change in proposed.steps]
+    steps = [demand.config.step, *(change.step for change in proposed.steps)]
     if proposed.decided and proposed.origin is Origin.STRATEGY:
         steps.append(Step("targets", sized.seen.current, proposed.replicas, proposed.reason))
-    for change in sized.changes:
-        if change.why:
-            steps.append(change.step)
-    return tuple(steps)
+    return (*steps, *(change.step for change in sized.changes if change.why))
 
 
 def _notices(sized: Sized, demand: ModelDemand | None) -> tuple[Notice, ...]:
     seen = sized.seen
     notices = seen.notices
-    if demand is not None and demand.group.notices:
+    if demand is not None:
         notices += demand.group.notices.get(seen.key, ())
-    if demand is not None and demand.forecast is not None:
-        notices += demand.forecast.notices.get(seen.name, ())
+        if demand.forecast is not None:
+            notices += demand.forecast.notices.get(seen.name, ())
     for change in sized.changes:
         notices += change.notices
     return notices
@@ -182,14 +165,12 @@ def _conditions(
     if objective is not None and (objective.spec is not None or objective.profile is not None):
         rate = demand.rates.get(seen.name) if demand is not None else None
         problem = demand.problem_of(seen) if demand is not None else objective.problem
+        limits = tick.counts_gpus or bool(tick.quotas)
         own = (
             (conditions.PROFILE_VALID, slo_conditions.profile_valid(objective)),
             (conditions.SLO_FEASIBLE, slo_conditions.slo_feasible(objective, rate, problem)),
             (conditions.PROFILE_DRIFT, slo_conditions.profile_drift(seen, rate)),
-            (
-                conditions.CAPACITY_LIMITED,
-                slo_conditions.capacity_limited(sized, tick.counts_gpus or bool(tick.quotas)),
-            ),
+            (conditions.CAPACITY_LIMITED, slo_conditions.capacity_limited(sized, limits)),
         )
         if objective.price_problem is not None:
             accelerator = ConditionValue.of("False", objective.price_problem)
@@ -215,9 +196,9 @@ def _conditions(
 def _optimized(sized: Sized, demand: ModelDemand | None, message: str) -> ConditionValue:
     seen = sized.seen
     problem = demand.problem_of(seen) if demand is not None and seen.objective is not None else None
-    if problem is not None and seen.objective is not None and seen.objective.spec is None:
-        return ConditionValue("True", "SaturationOnlyMode", f"{message}; {problem}")
     if problem is not None or demand is None or demand.forecast is None:
+        if problem is not None and seen.objective is not None and seen.objective.spec is None:
+            message += f"; {problem}"
         return ConditionValue("True", "SaturationOnlyMode", message)
     if sized.proposed.override is not None:
         return ConditionValue("True", "SaturationSafetyOverride", message)
@@ -288,7 +269,7 @@ def _memory(sized: Sized, demand: ModelDemand | None, changed: bool, reason: str
         learnt = learn_startup(old.startup_seconds, seen.pods)
         if learnt != old.startup_seconds:
             fresh["startup_seconds"] = learnt
-    if changed and reason not in _NOT_COUNTED:
+    if changed and reason != Reason.AT_ZERO.code:
         before = seen.current if seen.desired is None else seen.desired
         if remembers:
             fresh |= regret.after(old, before or 0, sized.replicas or 0, tick.settings.scale_down_delay, now)

@@ -39,14 +39,8 @@ def regrets(memory: VariantMemory, delay: float, now: float) -> int:
 
 def shrink_delay(steps: Iterable[Shrink], delay: float, now: float) -> float:
     """Seconds for which a scale-down must have been safe without a break: longer where a step crosses a bad edge."""
-    count = max(
-        (
-            regrets(memory, delay, now)
-            for memory, replicas, least in steps
-            if memory.regretted is not None and least <= memory.regretted < replicas
-        ),
-        default=0,
-    )
+    crossing = (m for m, replicas, least in steps if m.regretted is not None and least <= m.regretted < replicas)
+    count = max((regrets(memory, delay, now) for memory in crossing), default=0)
     return delay * min(LONGEST, FACTOR**count)
 
 

@@ -43,17 +43,10 @@ def stuck_pods(
 
 
 def unseen(seen: Observation, ready_after: float) -> int:
-    """Return the ready replicas that do not report yet and became ready after ``ready_after``.
-
-    They have not been scraped yet, which is no gap.
-    """
+    """Return the ready replicas that do not report, which is no gap: they became ready after ``ready_after``."""
     silent = (seen.ready or 0) - seen.reporting
     if silent <= 0:
         return 0
     reporting = {pod.key for _, pod in seen.units}
-    young = sum(
-        1
-        for pod in seen.pods
-        if pod.ready_since is not None and pod.ready_since > ready_after and pod.key not in reporting
-    )
-    return min(silent, young)
+    starts = (pod.ready_since for pod in seen.pods if pod.key not in reporting)
+    return min(silent, sum(1 for ready_since in starts if ready_since is not None and ready_since > ready_after))

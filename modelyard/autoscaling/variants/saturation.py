@@ -58,11 +58,9 @@ class Tokens:
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
         """Return a target for every variant: those at zero may be woken."""
         config, settings = demand.config, tick.settings
-        thresholds = config.tokens or TokenThresholds()
-        queue = Queue(demand.backlog, demand.backlog_bytes)
-        analysis = analyse_tokens(
-            demand.variants, demand.performances, config.thresholds, thresholds, settings, tick.now, queue
-        )
+        tokens, queue = config.tokens or TokenThresholds(), Queue(demand.backlog, demand.backlog_bytes)
+        variants, performances = demand.variants, demand.performances
+        analysis = analyse_tokens(variants, performances, config.thresholds, tokens, settings, tick.now, queue)
         return propose_targets(demand, analysis, settings, tick.now)
 
 
@@ -89,13 +87,9 @@ class WithZero:
             asleep = self._wake(demand, tick.signals, tick.settings, now)
             if not demand.running and not (demand.config.errors or demand.config.unsafe):
                 return _with_wake_times(demand, Proposal(asleep, settled=True), now)
-        strategy = self._waking if is_woken(asleep) else self._strategy
+        is_woken = any(proposed.reason == REASON for proposed in asleep.values())
+        strategy = self._waking if is_woken else self._strategy
         return _with_wake_times(demand, _complete(demand, strategy.propose(demand, tick), asleep), now)
-
-
-def is_woken(asleep: Mapping[str, Proposed]) -> bool:
-    """Return whether a variant is being woken."""
-    return any(proposed.reason == REASON for proposed in asleep.values())
 
 
 def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Proposed]) -> Proposal:
@@ -131,7 +125,6 @@ def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Prop
 
 
 def _measured(seen: Observation, proposed: Proposed) -> Proposed:
-    """Return the proposal, saying of a variant at zero that there is nothing to measure."""
     if seen.spec > 0 or proposed.metrics is not None:
         return proposed
     return proposed._replace(metrics=health.AT_ZERO)

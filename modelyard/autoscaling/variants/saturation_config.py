@@ -82,14 +82,9 @@ class _Limiters(BaseModel):
 
 
 def _quota(entry: Limiter) -> Quota:
-    """Return the quota of an entry, accelerators by their short names."""
-    spaces = {space: _short(caps) for space, caps in (entry.namespace_quotas or {}).items()}
-    return Quota(
-        entry.name,
-        None if entry.quotas is None else _short(entry.quotas),
-        None if entry.namespace_quotas is None else spaces,
-        frozenset(entry.exclude),
-    )
+    caps, spaces = entry.quotas, entry.namespace_quotas
+    of_spaces = None if spaces is None else {space: _short(of_space) for space, of_space in spaces.items()}
+    return Quota(entry.name, None if caps is None else _short(caps), of_spaces, frozenset(entry.exclude))
 
 
 def _short(caps: Mapping[str, int]) -> dict[str, int]:
@@ -139,8 +134,6 @@ class _Layer(NamedTuple):
 
 
 class _Map:
-    """One ConfigMap's layers."""
-
     def __init__(self, source: str) -> None:
         self.source = source
         self.default = _Layer("", {}, {})
@@ -149,11 +142,7 @@ class _Map:
         """By override (``None``: only the default entry) and analyzer."""
 
     def override(self, namespace: str, model_id: str) -> tuple[str, str | None] | None:
-        """The override that applies to a model."""
-        for subject in ((model_id, namespace), (model_id, None)):
-            if subject in self.overrides:
-                return subject
-        return None
+        return next((key for key in ((model_id, namespace), (model_id, None)) if key in self.overrides), None)
 
 
 class SaturationConfigs:
@@ -190,28 +179,24 @@ class SaturationConfigs:
 
     def resolve(self, namespace: str, model_id: str) -> Effective:
         """The effective configuration of a model in a namespace. Never raises: problems are in ``errors``."""
-        source = self._map_for(namespace)
+        source = self._global
+        if namespace and namespace != self._global_namespace:
+            if namespace not in self._maps:
+                document, notices = find(self._config_maps, self._settings, namespace, saturation_names(self._settings))
+                self.notices += notices
+                self._maps[namespace] = None if document is None else self._read(document, local=namespace)
+            source = self._maps[namespace] or self._global
         subject = source.override(namespace, model_id)
         analyzer = self._analyzer(namespace, model_id)
-        effective = source.resolved.get((subject, analyzer))
-        if effective is None:
-            effective = self._merge(source, source.overrides[subject] if subject else None, analyzer)
-            source.resolved[subject, analyzer] = effective
-        return effective
+        if (subject, analyzer) not in source.resolved:
+            override = source.overrides[subject] if subject else None
+            source.resolved[subject, analyzer] = self._merge(source, override, analyzer)
+        return source.resolved[subject, analyzer]
 
     def _analyzer(self, namespace: str, model_id: str) -> str:
         """Which analyzer decides is for the global ConfigMap alone to say, by model if it wants."""
         subject = self._global.override(namespace, model_id)
         return _analyzer_of(self._global.default, self._global.overrides[subject] if subject else None)
-
-    def _map_for(self, namespace: str) -> _Map:
-        if not namespace or namespace == self._global_namespace:
-            return self._global
-        if namespace not in self._maps:
-            document, notices = find(self._config_maps, self._settings, namespace, saturation_names(self._settings))
-            self.notices += notices
-            self._maps[namespace] = None if document is None else self._read(document, local=namespace)
-        return self._maps[namespace] or self._global
 
     def _read(self, document: Document, local: str | None) -> _Map:
         result = _Map(f"ConfigMap {document.name}")
@@ -231,7 +216,10 @@ class SaturationConfigs:
                 text = "analyzerName is read from the global ConfigMap only; ignored here"
                 self.notices.warn(document, f"{entry.where}: {text}")
             elif layer.values.get("analyzerName", "") not in self._analyzers:
-                self._unknown_analyzer(document, layer)
+                known = " or ".join(repr(name) for name in sorted(self._analyzers) if name)
+                text = f"unknown analyzer; known is {known} or none; the percentage analysis decides"
+                message = f"{layer.where}: analyzerName = {shown(layer.values['analyzerName'])}: {text}"
+                self.notices.say(document.name, Notice("AnalyzerNotAvailable", message, "Warning"))
             if is_default:
                 result.default = layer
                 continue
@@ -239,32 +227,18 @@ class SaturationConfigs:
             if subject is None:
                 self.notices.warn(document, f"{entry.where}: override without model_id; the entry is skipped")
             elif subject in result.overrides:
-                first = result.overrides[subject].where
-                self.notices.warn(
-                    document,
-                    f"{entry.where}: second override for model {shown(subject[0])} in namespace "
-                    f"{cut(subject[1] or '(any)', SHOWN)}; {first} is used",
-                )
+                text = f"second override for model {shown(subject[0])} in namespace {cut(subject[1] or '(any)', SHOWN)}"
+                self.notices.warn(document, f"{entry.where}: {text}; {result.overrides[subject].where} is used")
             else:
                 result.overrides[subject] = layer
         for subject in (None, *result.overrides):
             override = result.overrides[subject] if subject else None
-            if local is None:
-                analyzer = _analyzer_of(result.default, override)
-            else:
-                analyzer = self._analyzer(local, subject[0] if subject else "")
-            effective = self._merge(result, override, analyzer)
-            result.resolved[subject, analyzer] = effective
+            model = subject[0] if subject else ""
+            analyzer = _analyzer_of(result.default, override) if local is None else self._analyzer(local, model)
+            effective = result.resolved[subject, analyzer] = self._merge(result, override, analyzer)
             for message in (*effective.errors, *effective.unsafe, *_unwise(effective, self._settings)):
                 self.notices.warn(document, message)
         return result
-
-    def _unknown_analyzer(self, document: Document, layer: _Layer) -> None:
-        name = layer.values["analyzerName"]
-        known = " or ".join(repr(one) for one in sorted(self._analyzers) if one)
-        text = f"unknown analyzer; known is {known} or none; the percentage analysis decides"
-        message = f"{layer.where}: analyzerName = {shown(name)}: {text}"
-        self.notices.say(document.name, Notice("AnalyzerNotAvailable", message, "Warning"))
 
     def _layer(self, document: Document, entry: Entry) -> _Layer:
         values: dict[str, object] = {}
@@ -307,9 +281,7 @@ class SaturationConfigs:
 
 def _analyzer_of(default: _Layer, override: _Layer | None) -> str:
     name = default.values.get("analyzerName", "")
-    if override is not None:
-        name = override.values.get("analyzerName", name)
-    return str(name)
+    return str(name if override is None else override.values.get("analyzerName", name))
 
 
 def _wrong_type(field: str, value: object) -> str | None:
@@ -374,17 +346,12 @@ def _unwise(effective: Effective, settings: FleetSettings) -> list[str]:
     margin = 1 + settings.scale_down_margin
     warnings: list[str] = []
     if queue > 0 and queue_trigger == queue:
-        warnings.append(
-            f"{where}: queueSpareTrigger = {queue_trigger:g} equals queueLengthThreshold: any waiting request scales up"
-        )
+        text = f"queueSpareTrigger = {queue_trigger:g} equals queueLengthThreshold: any waiting request scales up"
+        warnings.append(f"{where}: {text}")
     elif 0 < queue_trigger < queue < max(queue_trigger * margin, queue_trigger + 1):
-        warnings.append(
-            f"{where}: queueSpareTrigger = {queue_trigger:g} is so near queueLengthThreshold = {queue:g} "
-            "that scale-down is hardly possible"
-        )
+        text = f"queueSpareTrigger = {queue_trigger:g} is so near queueLengthThreshold = {queue:g}"
+        warnings.append(f"{where}: {text} that scale-down is hardly possible")
     if 0 < kv_trigger <= kv < kv_trigger * margin:
-        warnings.append(
-            f"{where}: kvSpareTrigger = {kv_trigger:g} is so near kvCacheThreshold = {kv:g} "
-            "that scale-down is impossible"
-        )
+        text = f"kvSpareTrigger = {kv_trigger:g} is so near kvCacheThreshold = {kv:g}"
+        warnings.append(f"{where}: {text} that scale-down is impossible")
     return warnings

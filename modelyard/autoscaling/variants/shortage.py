@@ -18,9 +18,16 @@ SUFFICIENT = ConditionValue("False", "CapacitySufficient", "the replicas that th
 
 def cannot_scale(seen: Observation, current: int, wanted: int) -> Explanation:
     """Return the shortage of a variant at its maximum."""
-    return Explanation(
-        Reason.CANNOT_SCALE, name=seen.name, current=current, wanted=wanted, why=_maximum(seen), waiting=""
-    )
+    facts = {"name": seen.name, "current": current, "wanted": wanted, "why": _maximum(seen)}
+    return Explanation(Reason.CANNOT_SCALE, **facts, waiting="")
+
+
+def at_bound(variant: VariantTransition) -> Explanation | None:
+    """Return that a variant is at its maximum, if it is."""
+    if not _is_full(variant):
+        return None
+    bounds = variant.seen.bounds
+    return Explanation(Reason.AT_BOUND, name=variant.name, source=bounds.upper_from, limit=bounds.upper)
 
 
 def shortage_of(

@@ -32,7 +32,7 @@ from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.offered import replicas_offered
 from modelyard.autoscaling.variants.proposal import NOTHING_TRACKED, Proposal, Proposed, Tracked, VariantTransition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import shortage_of
+from modelyard.autoscaling.variants.shortage import at_bound, shortage_of
 from modelyard.autoscaling.variants.transition import (
     describe_transition,
     first_to_go,
@@ -78,10 +78,7 @@ class Situation(NamedTuple):
 
 
 def hpa_step(current: int) -> int:
-    """Return the smallest change an HPA reacts to.
-
-    It ignores ratios within 10 % (20 replicas: 3, since 22/20 is the edge).
-    """
+    """Return the smallest change an HPA reacts to: it ignores ratios within 10 % (3 of 20: 22/20 is the edge)."""
     return current // 10 + 1
 
 
@@ -129,9 +126,8 @@ def _answer(situation: Situation, safe: bool, partial: bool) -> TargetAnswer:
     if situation.ahead.why is not None and (ahead := _scale_ahead(situation)) is not None:
         return ahead
     if blocker := next((v for v in variants if v.moving), None):
-        return TargetAnswer(
-            Explanation(Reason.IN_TRANSITION, transition=describe_transition(blocker), analysis=analysis)
-        )
+        moving = describe_transition(blocker)
+        return TargetAnswer(Explanation(Reason.IN_TRANSITION, transition=moving, analysis=analysis))
     if partial:
         return TargetAnswer(_partial(Reason.PARTIAL, situation))
     if safe:
@@ -233,9 +229,8 @@ def _scale_up(situation: Situation) -> TargetAnswer:
 def _mean_worth(situation: Situation) -> float:
     variants, worth = situation.demand.variants, situation.analysis.worth
     ready = sum(seen.ready or 0 for seen in variants)
-    if not ready:
-        return max(map(worth, variants), default=1.0)
-    return sum((seen.ready or 0) * worth(seen) for seen in variants) / ready
+    serving = sum((seen.ready or 0) * worth(seen) for seen in variants)
+    return serving / ready if ready else max(map(worth, variants), default=1.0)
 
 
 def _scale_ahead(situation: Situation) -> TargetAnswer | None:
@@ -273,10 +268,8 @@ def _give(missing: float, variants: Sequence[VariantTransition], situation: Situ
 
 
 def _room_up(variant: VariantTransition, wanted: int, situation: Situation) -> int:
-    """Return the replicas this variant takes: bounded per decision, and to two decisions ahead of what is ready.
-
-    Without the latter a queue that piles up while pods start would be ordered again in every tick.
-    """
+    # Bounded per decision, and to two decisions ahead of what is ready: a queue that piles up while pods start would
+    # else be ordered again in every tick.
     seen, base, settings = variant.seen, variant.base, situation.settings
     current = seen.current or 0
     if not _can_grow(variant, situation):
@@ -300,24 +293,18 @@ def _can_grow(variant: VariantTransition, situation: Situation) -> bool:
 def _why_not(situation: Situation) -> JoinedTexts:
     reasons = []
     for v in situation.variants:
-        seen = v.seen
-        if seen.bounds.upper is not None and v.base >= seen.bounds.upper:
-            bounds = seen.bounds
-            reasons.append(Explanation(Reason.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
-        elif seen.current == 0 and not situation.may_sleep:
-            reasons.append(Explanation(Reason.MAY_NOT_WAKE, name=v.name))
-        elif v.overdue or not _can_grow(v, situation):
-            reasons.append(Explanation(Reason.DID_NOT_START, name=v.name))
-        else:
-            reasons.append(Explanation(Reason.FAR_AHEAD, name=v.name, ready=seen.ready))
+        reason = at_bound(v)
+        if reason is None and v.seen.current == 0 and not situation.may_sleep:
+            reason = Explanation(Reason.MAY_NOT_WAKE, name=v.name)
+        elif reason is None and (v.overdue or not _can_grow(v, situation)):
+            reason = Explanation(Reason.DID_NOT_START, name=v.name)
+        reasons.append(reason or Explanation(Reason.FAR_AHEAD, name=v.name, ready=v.seen.ready))
     return JoinedTexts(reasons)
 
 
 def _is_idle(variants: Sequence[Observation]) -> bool:
-    """Whether every reporting replica says that it neither works on anything nor has anything waiting."""
-    return all(
-        signal.running == 0 and not signal.waiting and not signal.kv for seen in variants for signal, _ in seen.units
-    )
+    signals = (signal for seen in variants for signal, _ in seen.units)
+    return all(signal.running == 0 and not signal.waiting and not signal.kv for signal in signals)
 
 
 def _last_replica(situation: Situation) -> Explanation | None:
@@ -326,13 +313,11 @@ def _last_replica(situation: Situation) -> Explanation | None:
     analysis = situation.analysis
     if sum(v.base for v in serving) != 1 or not analysis.reporting or analysis.waiting:
         return None
-    if not _is_idle(situation.demand.variants):
+    bounds = serving[0].seen.bounds
+    if (situation.may_sleep and not bounds.lower) or not _is_idle(situation.demand.variants):
         return None
     if not situation.may_sleep:
         return Explanation(Reason.LAST_REPLICA)
-    bounds = serving[0].seen.bounds
-    if not bounds.lower:
-        return None
     return Explanation(Reason.LAST_REPLICA_MINIMUM, source=bounds.lower_from, minimum=bounds.lower)
 
 
@@ -355,29 +340,25 @@ def _scale_down(situation: Situation) -> TargetAnswer:
         missed = {name: n for name, count in removed.items() if (n := count - useless.get(name, 0)) > 0}
         # A fuller replica is slower, so that what it holds rises faster than its load.
         left = serving - sum(missed.values())
-        return left > 0 and analysis.fits(
-            missed, ahead.factor * (serving / left) ** (settings.scale_down_elasticity - 1)
-        )
+        fuller = ahead.factor * (serving / left) ** (settings.scale_down_elasticity - 1) if left > 0 else 0.0
+        return left > 0 and analysis.fits(missed, fuller)
 
     if not any(fits({v.name: 1}) for v in able):
-        if ahead.why is not None:
-            return unchanged(Reason.KEPT_FOR_RISE, ahead=ahead.why)
-        return unchanged(Reason.FEWER_TOO_FULL)
+        rising = ahead.why is not None
+        return unchanged(Reason.KEPT_FOR_RISE, ahead=ahead.why) if rising else unchanged(Reason.FEWER_TOO_FULL)
     since = relaxed_since(demand.variants, now)
     budget = sum(useless.values()) or down_limit(total, settings)
     delay = settings.scale_down_delay
-    if not _is_idle(
-        demand.variants
-    ):  # a load that is gone is at no edge between two sizes, whatever was regretted before
+    # A load that is gone is at no edge between two sizes, whatever was regretted before.
+    if not _is_idle(demand.variants):
         delay = shrink_delay((Shrink(v.seen.memory, v.base, v.base - budget) for v in able), delay, now)
     if now - since < delay:
         longer = delay > settings.scale_down_delay
         return unchanged(Reason.SHRINK_DELAYED_LONGER if longer else Reason.SHRINK_DELAYED, since, delay=delay)
 
     # What a rolling update has running beyond the replicas goes away by itself.
-    removed = {
-        v.name: extra for v in variants if v.seen.surge and (extra := (v.seen.ready or 0) - (v.seen.current or 0)) > 0
-    }
+    extra = {v.name: (v.seen.ready or 0) - (v.seen.current or 0) for v in variants if v.seen.surge}
+    removed = {name: count for name, count in extra.items() if count > 0}
     passing = sum(removed.values())
 
     def safe(v: VariantTransition, step: int) -> bool:
@@ -386,9 +367,8 @@ def _scale_down(situation: Situation) -> TargetAnswer:
     targets: dict[str, int] = {}
     for v in sorted(able, key=lambda v: (v.seen.variant.cost, v.name), reverse=True):
         room = min(v.base - _floor(v, situation), total - 1)
-        step = min(useless.get(v.name, budget), room)
-        while step > 0 and not safe(v, step):
-            step -= 1
+        most = min(useless.get(v.name, budget), room)
+        step = next((step for step in range(most, 0, -1) if safe(v, step)), 0)
         least = hpa_step(v.base)
         if v.seen.mode is Mode.SIGNAL and 0 < step < least:
             if room < least:
@@ -407,9 +387,8 @@ def _scale_down(situation: Situation) -> TargetAnswer:
         if budget <= 0:
             break
     if targets:
-        return TargetAnswer(
-            Explanation(Reason.SHRINKING, moves=moves_of(variants, targets), analysis=analysis), targets
-        )
+        shrinking = Explanation(Reason.SHRINKING, moves=moves_of(variants, targets), analysis=analysis)
+        return TargetAnswer(shrinking, targets)
     if passing and not any(safe(v, 1) for v in able):
         return unchanged(Reason.ONLY_DURING_UPDATE, since, passing=passing)
     return unchanged(Reason.ALL_AT_MINIMUM, since)

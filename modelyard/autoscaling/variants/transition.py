@@ -16,12 +16,9 @@ _PARTIAL_SLACK = 1e-9
 
 
 def transition_limit(seen: Observation, settings: FleetSettings) -> float:
-    """Return the seconds a scaling may take: the fleet's limit, or twice the learnt start-up if that is longer.
-
-    At most three times the limit: what was learnt may be wrong.
-    """
+    """Return the seconds a scaling may take: the fleet's limit, or twice the learnt start-up if that is longer."""
     limit = settings.transition_limit
-    return max(limit, min(2 * (seen.memory.startup_seconds or 0.0), 3 * limit))
+    return max(limit, min(2 * (seen.memory.startup_seconds or 0.0), 3 * limit))  # what was learnt may be wrong
 
 
 def observe_transition(seen: Observation, settings: FleetSettings, now: float) -> VariantTransition:
@@ -56,23 +53,14 @@ def observe_transition(seen: Observation, settings: FleetSettings, now: float) -
     if timed_out_from is not None:
         base = heading = current
         since = now
-    return VariantTransition(
-        seen,
-        base,
-        overdue=overdue,
-        timed_out_from=timed_out_from,
-        since=since,
-        heading=heading,
-        lost=min(seen.pending, base) if overdue else 0,
-    )
+    lost = min(seen.pending, base) if overdue else 0
+    return VariantTransition(seen, base, 0, False, overdue, timed_out_from, since, heading, lost)
 
 
 def first_to_go(variant: VariantTransition) -> int:
-    """Return the lost replicas that a scale-down takes before any that serves.
-
-    A ReplicaSet deletes first what is not ready; in a rolling update there are two, and both shrink. Whatever numbers
-    its replicas deletes the highest number first.
-    """
+    """Return the lost replicas that a scale-down takes before any that serves."""
+    # A ReplicaSet deletes first what is not ready; in a rolling update there are two, and both shrink. Whatever numbers
+    # its replicas deletes the highest number first.
     seen, late = variant.seen, variant.lost
     if not late or seen.surge or seen.workload_id is None:
         return 0
@@ -101,14 +89,8 @@ def describe_transition(variant: VariantTransition) -> Explanation:
 
 def given_up(variant: VariantTransition, settings: FleetSettings) -> Explanation:
     """Return that a scaling was given up."""
-    seen = variant.seen
-    return Explanation(
-        Reason.GIVEN_UP,
-        name=seen.name,
-        current=seen.current,
-        heading=variant.timed_out_from,
-        limit=transition_limit(seen, settings),
-    )
+    seen, heading, limit = variant.seen, variant.timed_out_from, transition_limit(variant.seen, settings)
+    return Explanation(Reason.GIVEN_UP, name=seen.name, current=seen.current, heading=heading, limit=limit)
 
 
 class Partial(NamedTuple):
@@ -120,13 +102,9 @@ class Partial(NamedTuple):
 
 def partial_metrics(variants: Sequence[Observation], settings: FleetSettings, now: float) -> Partial | None:
     """Return ``None`` when enough ready pods report."""
-    ready = reporting = 0
-    for seen in variants:
-        ready += seen.ready or 0
-        reporting += seen.reporting
+    ready, reporting = sum(seen.ready or 0 for seen in variants), sum(seen.reporting for seen in variants)
     if reporting < ready:
-        after = now - settings.warm_up
-        ready -= sum(unseen(seen, after) for seen in variants)
+        ready -= sum(unseen(seen, now - settings.warm_up) for seen in variants)
     if reporting >= settings.reporting_share * ready - _PARTIAL_SLACK:
         return None
     known = [seen.memory.partial_since for seen in variants if seen.memory.partial_since is not None]

@@ -7,7 +7,6 @@ zero'.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isfinite
 
 from modelyard.autoscaling.bounds import required_minimum
@@ -23,8 +22,6 @@ from modelyard.autoscaling.variants.transition import transition_limit
 from modelyard.metrics.values import Signals
 
 REASON = Reason.WOKEN.code
-Asleep = Mapping[str, Proposed]
-"""What is proposed for the variants at zero, by name."""
 
 
 def at_zero(seen: Observation) -> Proposed:
@@ -73,20 +70,15 @@ def wake(demand: ModelDemand, signals: Signals, settings: FleetSettings, now: fl
 
 
 def waiting(demand: ModelDemand, signals: Signals) -> float:
-    """Return the requests waiting for the model: its queue at the gateway, or what the variants' expressions say.
-
-    Variants behind one gateway see the same queue, so the largest number counts, not the sum.
-    """
+    """Return the requests waiting: the gateway's queue, or what the variants' expressions say of the same queue."""
     counts = [demand.backlog, *(signals.wake.get(seen.key, 0.0) for seen in demand.variants)]
     return max((value for value in counts if isfinite(value)), default=0.0)
 
 
 def start(asleep: Proposed, replicas: int, queue: float, now: float, takes: float = 0.0) -> Proposed:
     """Return a variant woken for a queue; ``takes`` is the requests that what was started before can take."""
-    facts: dict[str, object] = {
-        "waiting": Count(queue, "request waits", "requests wait"),
-        "started": Explanation(Reason.STARTED_BEFORE, requests=takes) if takes else "",
-    }
+    started = Explanation(Reason.STARTED_BEFORE, requests=takes) if takes else ""
+    facts = {"waiting": Count(queue, "request waits", "requests wait"), "started": started}
     why = Explanation(Reason.WOKEN_TO, replicas=Count(replicas, "replica"), **facts)
     return _woken(asleep, replicas, Explanation(Reason.WOKEN, **facts), why)._replace(learnt={"woken_at": now})
 
@@ -97,11 +89,8 @@ def _woken(asleep: Proposed, replicas: int, detail: Explanation, why: Explanatio
 
 
 def wake_time(seen: Observation, now: float) -> dict[str, object]:
-    """Return what to remember of a variant that had been sent to zero and came back.
-
-    On its way down does not count. It is noted once per waking: a status that is not rewritten would otherwise renew
-    the grace period for ever.
-    """
+    """Return what to remember of a variant that had been sent to zero and came back; on its way down does not count."""
+    # Noted once per waking: a status that is not rewritten would otherwise renew the grace period for ever.
     if seen.desired != 0 or not seen.current or seen.memory.transition_target == 0:
         return {}
     woken = seen.memory.woken_at
@@ -109,10 +98,7 @@ def wake_time(seen: Observation, now: float) -> dict[str, object]:
 
 
 def scale_from_zero(seen: Observation, reason: str, message: str) -> ConditionValue | None:
-    """Return the condition ``ScaleFromZero``: while the variant is being woken, and once it is over; else ``None``.
-
-    ``reason`` and ``message`` are the decision's.
-    """
+    """Return the condition ``ScaleFromZero`` for a decision's ``reason`` and ``message``; ``None`` if never woken."""
     if reason == REASON:
         return ConditionValue("True", REASON, message)
     known = next((c for c in seen.variant.conditions if c.type == SCALE_FROM_ZERO), None)
@@ -142,11 +128,6 @@ def _takes(seen: Observation, replicas: int, queue: float) -> float:
 
 def _is_on_its_way(seen: Observation, demand: ModelDemand, now: float) -> bool:
     """Whether the variant was woken and its scaler has not acted yet: the queue may be gone before it does."""
-    woken = seen.memory.woken_at
-    return (
-        seen.mode is Mode.SIGNAL
-        and bool(seen.desired)
-        and seen.memory.transition_target == seen.desired
-        and woken is not None
-        and now - woken < demand.zero.retention
-    )
+    memory, woken = seen.memory, seen.memory.woken_at
+    was_sent = seen.mode is Mode.SIGNAL and bool(seen.desired) and memory.transition_target == seen.desired
+    return was_sent and woken is not None and now - woken < demand.zero.retention

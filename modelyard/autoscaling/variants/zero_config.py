@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.config_maps import (
-    DEFAULT_ENTRY,
-    Document,
-    Entry,
-    Remarks,
-    entry_subject,
-    find,
-    zero_names,
-)
+from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, Document, Entry, Remarks, entry_subject, find, zero_names
 from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key
@@ -29,11 +21,7 @@ LONGEST = 24 * 3600.0
 MOST_RETENTIONS = 3
 """Different retentions that the ConfigMap of a namespace may ask for: each is a query of its own."""
 _FIELDS = ("model_id", "namespace", "enable_scale_to_zero", "retention_period")
-_ALIASES = {
-    "modelID": "model_id",
-    "enableScaleToZero": "enable_scale_to_zero",
-    "retentionPeriod": "retention_period",
-}
+_ALIASES = {"modelID": "model_id", "enableScaleToZero": "enable_scale_to_zero", "retentionPeriod": "retention_period"}
 """Fields as the SLO form's reference calls them."""
 _DEFAULTS = (DEFAULT_ENTRY, "__defaults__")
 
@@ -57,8 +45,8 @@ class _Layer(NamedTuple):
 
 
 class _Map(NamedTuple):
-    default: _Layer
-    models: Mapping[tuple[str, str | None], _Layer]
+    default: _Layer = _Layer("")
+    models: Mapping[tuple[str, str | None], _Layer] = {}
 
 
 class ZeroConfigs:
@@ -69,21 +57,15 @@ class ZeroConfigs:
         self._settings = settings
         self.notices = Remarks()
         self._maps: dict[str, _Map | None] = {}
-        self._global = self._map(settings.controller_namespace)
+        self._global = self._map(settings.controller_namespace) or _Map()
 
     def resolve(self, namespace: str, model_id: str) -> ZeroRule:
         """The rule of a model: its entry, else the default entry, else the fleet settings and ten minutes."""
         source = (self._map(namespace) if namespace else None) or self._global
-        if source is None:
-            return ZeroRule(self._settings.scale_to_zero, DEFAULT_RETENTION)
-        nothing = _Layer("")
-        model = source.models.get((model_id, namespace)) or source.models.get((model_id, None)) or nothing
-        enabled = next(
-            (layer.enabled for layer in (model, source.default) if layer.enabled is not None),
-            self._settings.scale_to_zero,
-        )
+        model = source.models.get((model_id, namespace)) or source.models.get((model_id, None)) or _Layer("")
+        given = (model.enabled, source.default.enabled, self._settings.scale_to_zero)
         retention = model.retention or source.default.retention or DEFAULT_RETENTION
-        return ZeroRule(enabled, retention)
+        return ZeroRule(next(enabled for enabled in given if enabled is not None), retention)
 
     def _map(self, namespace: str) -> _Map | None:
         if namespace not in self._maps:
@@ -141,8 +123,7 @@ class ZeroConfigs:
             self.notices.warn(document, f"{field}: must be true or false; inherited")
             enabled = None
         retention: float | None = None
-        text = entry.fields.get("retention_period")
-        if text is not None:
+        if (text := entry.fields.get("retention_period")) is not None:
             field = f"{entry.where}: {written['retention_period']}"
             try:
                 retention = parse_go_duration(str(text))

@@ -19,21 +19,8 @@ from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
 from modelyard.autoscaling.variants.demand import Attains, LoadForecast, Rate
 from modelyard.autoscaling.variants.headroom import startup
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.slo.attainment import (
-    MINUTE,
-    STEP,
-    Floats,
-    Holding,
-    Shadow,
-    follow,
-    held_by,
-    holding_of,
-    known_rule,
-    learnt,
-    needed,
-    resampled,
-    variety,
-)
+from modelyard.autoscaling.variants.slo import attainment
+from modelyard.autoscaling.variants.slo.attainment import Floats, Holding, Shadow
 from modelyard.autoscaling.variants.slo.classes import DEFAULT
 from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean, observed_rate
 from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET, MeasuredLoad
@@ -70,10 +57,7 @@ class _Known(NamedTuple):
 
 
 def attain(measured: MeasuredLoad, settings: FleetSettings, now: float) -> LoadForecast:
-    """Return the forecast planned for the share asked for.
-
-    A group without load, sizes, a feasible target or some minutes of history keeps its other sizing.
-    """
+    """Return the forecast planned for the share asked for; as it is without load, sizes, feasible target or history."""
     group, forecast = measured.group, measured.forecast
     sizes = forecast.sizes
     if forecast.load is None or sizes is None or forecast.load <= QUIET or not measured.history:
@@ -95,7 +79,7 @@ def attain(measured: MeasuredLoad, settings: FleetSettings, now: float) -> LoadF
             if engine is None or busy is None or not rate.known or rate.feasible is False or rate.eased:
                 continue
             rate, carried = _learn(seen, rate, engine, busy, measured.history, settings, now)
-            holding = holding_of(engine, prompts, outputs, carried, counts)
+            holding = attainment.holding_of(engine, prompts, outputs, carried, counts)
             may = holding.attainable(allowed)
             capacity = holding.capacities(may)
             worth = may < HOPELESS
@@ -112,36 +96,33 @@ def attain(measured: MeasuredLoad, settings: FleetSettings, now: float) -> LoadF
         return forecast
     # The variant that carries the load most cheaply stands for the group: a rule is about the load, not about the mix.
     best = min(known, key=lambda variant: variant.rate.cost * variant.busy / float(variant.capacity[8]))
-    scatter = variety(prompts, outputs, best.engine)
-    second = settings.load_window / MINUTE  # of a world that may run faster
-    load = measured.share * resampled(
-        measured.history, now, best.engine, mean_sizes, measured.sizes_seen, scatter, second
-    )
+    scatter = attainment.variety(prompts, outputs, best.engine)
+    second = settings.load_window / attainment.MINUTE  # of a world that may run faster
+    history, sizes_seen = measured.history, measured.sizes_seen
+    load = measured.share * attainment.resampled(history, now, best.engine, mean_sizes, sizes_seen, scatter, second)
     lead = (settings.tick + max(startup(variant.seen, settings) for variant in known)) / second
     memory = best.rate.memory
     turn = int(now // settings.tick) % TURNS == crc32(group.name.encode()) % TURNS
-    kept = memory.rule if memory.rule is not None and known_rule(memory.rule) else None
+    kept = memory.rule if memory.rule is not None and attainment.known_rule(memory.rule) else None
     followed = None if turn else kept
     if followed is None and group.trials is not None:
-        cells = len(load) * (ANYWAY + int(needed(best.capacity, np.array(3 * load.max()))))
+        cells = len(load) * (ANYWAY + int(attainment.needed(best.capacity, np.array(3 * load.max()))))
         if group.trials.left >= cells:
             group.trials.left -= cells
         elif kept is None:
             return forecast
         else:
             followed = kept
-    shadow = follow(load, best.holding, lead, best.may, followed)
+    shadow = attainment.follow(load, best.holding, lead, best.may, followed)
     if shadow is None or not shadow.load / best.busy < BELIEVABLE:  # of a damaged history
         return forecast
     planned = shadow.load / best.busy
     for variant in known:
-        replicas = int(needed(variant.capacity, np.array(planned * variant.busy)))
+        replicas = int(attainment.needed(variant.capacity, np.array(planned * variant.busy)))
         idle = float(variant.holding.missed[0]) if variant.may > allowed else None
         # What each of so many has of the load: fewer carry less each, so that none of them may be taken for enough.
-        rates[variant.seen.name] = variant.rate._replace(
-            rate=planned / replicas * (1 + 1e-9),
-            attains=Attains(variant.may, replicas, idle, variant.holding, variant.busy),
-        )
+        attains = Attains(variant.may, replicas, idle, variant.holding, variant.busy)
+        rates[variant.seen.name] = variant.rate._replace(rate=planned / replicas * (1 + 1e-9), attains=attains)
     if memory.rule != shadow.key:
         memory = memory.model_copy(update={"rule": shadow.key})
         rates[best.seen.name] = rates[best.seen.name]._replace(memory=memory)
@@ -187,7 +168,7 @@ def _learn(
     load = observed_rate(objective.performance, settings) * busy
     if not rates or max(rates) > RISE * sum(rates) / len(rates) or not INFORMATIVE < load < 1:
         return rate, before
-    carried = learnt(before, engine, load, mean(objective.performance, "itl"))
+    carried = attainment.learnt(before, engine, load, mean(objective.performance, "itl"))
     if abs(carried - before) > NOTICEABLE * before:
         memory = memory.model_copy(update={"capacity": round(carried, 3)})
         rate = rate._replace(memory=memory)
@@ -195,17 +176,18 @@ def _learn(
 
 
 def _basis(shadow: Shadow, load: Floats, holding: Holding, capacity: Floats, allowed: float) -> Explanation:
-    replicas = int(needed(capacity, np.array(shadow.load)))
+    replicas = int(attainment.needed(capacity, np.array(shadow.load)))
     fewer: object = ""
     if replicas > 1:
-        fewer = Explanation(Reason.FEWER_HELD, replicas=replicas - 1, held=100 * held_by(load, holding, replicas - 1))
+        held = attainment.held_by(load, holding, replicas - 1)
+        fewer = Explanation(Reason.FEWER_HELD, replicas=replicas - 1, held=100 * held)
     return Explanation(
         Reason.ATTAINS,
         rule=shadow.rule,
         load=shadow.load,
         replicas=replicas,
-        held=100 * held_by(load, holding, replicas),
-        minutes=len(load) * STEP / 60,
+        held=100 * attainment.held_by(load, holding, replicas),
+        minutes=len(load) * attainment.STEP / 60,
         fewer=fewer,
         unattained="" if shadow.enough else Explanation(Reason.NO_RULE_ATTAINS, asked=100 * (1 - allowed)),
     )

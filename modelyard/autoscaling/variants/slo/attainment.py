@@ -166,10 +166,9 @@ def resampled(
     each = (prompts * by_prompt + outputs * by_output) / 1e6
     sums = np.concatenate([[0.0], np.cumsum(each)])
     around = np.searchsorted(told, points - EVEN), np.searchsorted(told, points, side="right")
-    broad = np.where(
-        around[1] > around[0], (sums[around[1]] - sums[around[0]]) / np.maximum(around[1] - around[0], 1), busy
-    )
-    near = np.where(around[1] > around[0], each[np.maximum(around[1] - 1, 0)], busy)
+    counts = around[1] - around[0]
+    broad = np.where(counts > 0, (sums[around[1]] - sums[around[0]]) / np.maximum(counts, 1), busy)
+    near = np.where(counts > 0, each[np.maximum(around[1] - 1, 0)], busy)
     requests = rates * MINUTE
     share = requests / (requests + even)
     return np.asarray(rates * (share * near + (1 - share) * broad), dtype=np.float64)
@@ -199,11 +198,7 @@ def _even(load: Floats) -> Floats:
 
 
 def follow(
-    load: Floats,
-    holding: Holding,
-    lead: float,
-    allowed: float,
-    kept: tuple[int, int, int, int] | None = None,
+    load: Floats, holding: Holding, lead: float, allowed: float, kept: tuple[int, int, int, int] | None = None
 ) -> Shadow | None:
     """The shadow to follow now; ``None`` while there is too little history to try any.
 
@@ -319,7 +314,6 @@ def learnt(before: float, engine: Speed, load: float, itl: float | None) -> floa
 def variety(prompts: Sizes, outputs: Sizes, engine: Speed) -> float:
     """Requests after which a minute's mean work is told from chance."""
     work = engine.delta * prompts.mean + engine.beta * outputs.mean
-    spread = float((engine.delta * prompts.tokens) ** 2 @ prompts.shares) + float(
-        (engine.beta * outputs.tokens) ** 2 @ outputs.shares
-    )
+    of_prompts = float((engine.delta * prompts.tokens) ** 2 @ prompts.shares)
+    spread = of_prompts + float((engine.beta * outputs.tokens) ** 2 @ outputs.shares)
     return VARIES * spread / max(work, 1e-9) ** 2

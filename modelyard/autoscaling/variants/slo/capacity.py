@@ -26,8 +26,6 @@ from modelyard.objects import Key
 from modelyard.objects.selectors import parse_selector
 
 STAGE = "allocation"
-
-
 UNLIMITED = 10**9
 """GPUs of a pool where none are counted."""
 
@@ -46,10 +44,7 @@ class QuotaRow(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A variant of a model that takes part: its replicas, what is under way, and the rate of a replica.
-
-    ``quotas`` are the quotas that it counts in, by capacity row.
-    """
+    """A variant that takes part: its replicas, what is under way, a replica's rate, and its quotas by capacity row."""
 
     sized: Sized
     variant: VariantTransition
@@ -119,16 +114,18 @@ def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Var
     affected, short = scarce(competitors, capacity, {*within_quotas, *(pools.total if pools is not None else ())})
     if not affected:
         return ()
-    demands = {str(index): demand_of(model, str(index), pools) for index, model in enumerate(affected)}
-    allocation = allocate(
-        demands.values(), capacity, penalty=settings.transition_penalty, effort=Effort(settings.allocation_effort)
-    )
-    growth = [_growth(model, allocation.shares[str(index)].replicas) for index, model in enumerate(affected)]
+    demands = {str(index): _demand_of(model, str(index), pools) for index, model in enumerate(affected)}
+    effort = Effort(settings.allocation_effort)
+    allocation = allocate(demands.values(), capacity, penalty=settings.transition_penalty, effort=effort)
+    shares = [allocation.shares[name] for name in demands]
+    growth = [
+        {m.seen.pool for m in model.members if share.replicas.get(m.seen.name, 0) + m.variant.lost > m.variant.base}
+        for model, share in zip(affected, shares, strict=True)
+    ]
     changes: list[tuple[Key, ReplicaChange]] = []
-    for index, model in enumerate(affected):
+    for index, (model, share) in enumerate(zip(affected, shares, strict=True)):
         elsewhere = {pool for other, grown in enumerate(growth) if other != index for pool in grown}
-        share, load = allocation.shares[str(index)], demands[str(index)].load
-        changes += _changes(model, share, load, settings, allocation.note, elsewhere, short)
+        changes += _changes(model, share, demands[str(index)].load, settings, allocation.note, elsewhere, short)
     return changes
 
 
@@ -167,23 +164,12 @@ def _within_quotas(members: Sequence[Member], variants: Variants) -> dict[str, i
     left: dict[str, int] = {}
     for row, counted in holding.items():
         quota = counted[0].quotas[row]
-        beyond = sum(
-            (seen.current or 0) * seen.gpus
-            for seen in others
-            if seen.pool == quota.pool and quota.namespace in ("", seen.key.namespace)
-        )
+        beside = [s for s in others if s.pool == quota.pool and quota.namespace in ("", s.key.namespace)]
+        beyond = sum((seen.current or 0) * seen.gpus for seen in beside)
         lost = sum(member.variant.lost * member.seen.gpus for member in counted)
         now = sum(max(0, (m.seen.current or 0) - m.variant.lost) * m.seen.gpus for m in counted)
         left[row] = max(quota.allowed - beyond - lost, now)
     return left
-
-
-def _growth(model: CompetingModel, replicas: Mapping[str, int]) -> set[str]:
-    return {
-        member.seen.pool
-        for member in model.members
-        if replicas.get(member.seen.name, 0) + member.variant.lost > member.variant.base
-    }
 
 
 def held(seen: Observation) -> int:
@@ -192,8 +178,8 @@ def held(seen: Observation) -> int:
     return max(placed, min(seen.ready or 0, seen.current or 0))
 
 
-def pinned(seen: Observation, pools: Pools) -> int:
-    """Return the replicas on nodes that take no new pods: giving them up gives nobody anything."""
+def _pinned(seen: Observation, pools: Pools) -> int:
+    # Replicas on nodes that take no new pods: giving them up gives nobody anything.
     nodes = pools.free.get(seen.pool, {})
     on_others = sum(1 for pod in seen.pods if pod.node and pod.node not in nodes)
     return min(seen.current or 0, on_others // seen.pods_per_replica)
@@ -202,9 +188,9 @@ def pinned(seen: Observation, pools: Pools) -> int:
 def scarce(
     models: Sequence[CompetingModel], capacity: Mapping[str, int], known: Collection[str] | None = None
 ) -> tuple[list[CompetingModel], set[str]]:
-    """Return the models that compete for capacity of which more is wanted than there is, also through others.
+    """Return the models that compete, also through others, for capacity of which too little is there, and its rows.
 
-    The second value are those capacity rows. ``known`` are the rows that count (``None``: all).
+    ``known`` are the rows that count (``None``: all).
     """
     used: dict[str, int] = defaultdict(int)
     touched: dict[str, list[int]] = defaultdict(list)
@@ -226,8 +212,8 @@ def scarce(
     return [models[index] for index in sorted(competing)], short
 
 
-def demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
-    """Return a model as a demand: the planned load, or what saturation asks for beyond it."""
+def _demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
+    # The planned load, or what saturation asks for beyond it.
     forecast, group = model.forecast, model.demand.group
     members = [member for member in model.members if member.is_sized]
     load = forecast.planned
@@ -237,7 +223,7 @@ def demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
     options = [
         _kept(
             replace(option_of(m.variant, m.rate), also=tuple(m.quotas)),
-            min(m.variant.base, pinned(m.seen, pools)) if pools is not None else 0,
+            min(m.variant.base, _pinned(m.seen, pools)) if pools is not None else 0,
         )
         for m in members
     ]
@@ -273,8 +259,7 @@ def _changes(
     undo, without any delay, what the demand had asked for a tick before.
     """
     note = f" ({note})" if note else ""
-    rows = (quota for member in model.members for row, quota in member.quotas.items() if row in short)
-    quota = next(rows, None)
+    quota = next((quota for m in model.members for row, quota in m.quotas.items() if row in short), None)
     scarcity = quota or "accelerators are scarce"
     why = Explanation(Reason.OTHER_MIX, scarcity=scarcity, note=note)
     if share.served < load * (1 - 1e-9):

@@ -29,6 +29,7 @@ MOST_CLASS_MAPS = 5
 _CLASS_FIELDS = ("name", "priority", "data")
 _ENTRY_FIELDS = ("model", "slo-tpot", "slo-itl", "slo-ttft")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A DNS subdomain: what an object may be called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +50,14 @@ def class_references(variants: Iterable[Variant]) -> dict[str, set[str]]:
     """
     named: dict[str, set[str]] = {}
     for variant in variants:
-        if variant.slo is not None and _is_name(variant.slo.class_name):
-            named.setdefault(variant.key.namespace, set()).add(variant.slo.class_name)
+        name = variant.slo.class_name if variant.slo is not None else ""
+        if len(name) <= 253 and _NAME.fullmatch(name):
+            named.setdefault(variant.key.namespace, set()).add(name)
     found: dict[str, set[str]] = {}
     for namespace, names in named.items():
         for name in sorted(names)[:MOST_CLASS_MAPS]:
             found.setdefault(name, set()).add(namespace)
     return found
-
-
-def _is_name(text: str) -> bool:
-    """Whether an object may be called so (a DNS subdomain)."""
-    return len(text) <= 253 and _NAME.fullmatch(text) is not None
 
 
 class Found(NamedTuple):
@@ -106,10 +103,9 @@ class ServiceClasses:
     def resolve(self, namespace: str, spec: SLOSpec, model: str, by_reference: bool = True) -> Found:
         """The class of a variant. Unless ``by_reference``, only the central document counts, and none for any model."""
         key = (namespace, spec.class_name, spec.class_key, model, by_reference)
-        found = self._resolved.get(key)
-        if found is None:
-            found = self._resolved[key] = self._resolve(*key)
-        return found
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(*key)
+        return self._resolved[key]
 
     def _resolve(self, namespace: str, name: str, key: str, model: str, by_reference: bool) -> Found:
         central = self._settings.controller_namespace
@@ -125,24 +121,16 @@ class ServiceClasses:
                     return Found(None, f"sloClassRef: {source.broken[key]}")
                 if (service := _referred(source, key, model)) is not None:
                     return Found(service)
-            places = " and ".join(str(id_) for id_ in tried if self._read(id_) is not None)
-            note = (
-                f"sloClassRef {name}/{key}: ConfigMap {places} has no such class with model {model!r} or"
-                f" {DEFAULT_MODEL!r}"
-                if places
-                else f"sloClassRef {name}/{key}: no ConfigMap {' or '.join(str(id_) for id_ in tried)}"
-            )
+            note = f"sloClassRef {name}/{key}: no ConfigMap {' or '.join(str(id_) for id_ in tried)}"
+            if places := " and ".join(str(id_) for id_ in tried if self._read(id_) is not None):
+                classes = f"no such class with model {model!r} or {DEFAULT_MODEL!r}"
+                note = f"sloClassRef {name}/{key}: ConfigMap {places} has {classes}"
             if self._references is not None and namespace not in self._references.get(name, ()):
-                note += (
-                    f" (in {namespace} it was not looked up: no object can be called so, or {MOST_CLASS_MAPS} others"
-                    " are named there)"
-                )
-        scanned = [
-            Key(where, self._settings.service_class_config_map)
-            for where in dict.fromkeys((namespace, central) if by_reference else (central,))
-        ]
-        wanted = (model, DEFAULT_MODEL) if by_reference else (model,)
-        for name_ in wanted:
+                why = f"no object can be called so, or {MOST_CLASS_MAPS} others are named there"
+                note += f" (in {namespace} it was not looked up: {why})"
+        spaces = dict.fromkeys((namespace, central) if by_reference else (central,))
+        scanned = [Key(where, self._settings.service_class_config_map) for where in spaces]
+        for name_ in (model, DEFAULT_MODEL) if by_reference else (model,):
             for id_ in scanned:
                 source = self._read(id_)
                 if source is not None and (service := source.by_model.get(name_)) is not None:
@@ -256,11 +244,8 @@ def slo_look_alikes(
         name = key.name.lower()
         if key.namespace not in relevant or key.name in known or key in read:
             continue
-        if not any(word in name for word in _TELLING):
-            continue
-        right = settings.unit_cost_config_map if "cost" in name else settings.service_class_config_map
-        message = (
-            f"ConfigMap {key} is not read: the name looked up is {right!r}; rename it, or refer to it by sloClassRef"
-        )
-        notices.append((str(key), Notice("ConfigurationIgnored", message, "Warning")))
+        if any(word in name for word in _TELLING):
+            right = settings.unit_cost_config_map if "cost" in name else settings.service_class_config_map
+            text = f"not read: the name looked up is {right!r}; rename it, or refer to it by sloClassRef"
+            notices.append((str(key), Notice("ConfigurationIgnored", f"ConfigMap {key} is {text}", "Warning")))
     return notices

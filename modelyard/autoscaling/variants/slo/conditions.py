@@ -13,7 +13,6 @@ from modelyard.autoscaling.variants.demand import Rate
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Sized, shortage_value
 from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, EXHAUSTED, NOT_STARTING, SUFFICIENT
-from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.objective import Objective
 
 DRIFTED, STILL_DRIFTED = 1.3, 1.2
@@ -50,21 +49,12 @@ def slo_feasible(objective: Objective, rate: Rate | None, problem: Explanation |
         target, best = (service.ttft, rate.best_ttft) if is_ttft else (service.itl, rate.best_itl)
         facts = {"target": target, "best": best, "sized": NEAREST * best, "where": service.where}
         return ConditionValue.of("False", Explanation(outcome, **facts))
-    return ConditionValue.of("True", Explanation(Reason.TARGETS_REACHABLE, **_targets(service)))
-
-
-def _targets(service: ServiceClass) -> dict[str, str]:
-    def text(value: float) -> str:
-        return f"{value:g} ms" if value else "without target"
-
-    return {"ttft": text(service.ttft), "itl": text(service.itl)}
+    ttft, itl = (f"{value:g} ms" if value else "without target" for value in (service.ttft, service.itl))
+    return ConditionValue.of("True", Explanation(Reason.TARGETS_REACHABLE, ttft=ttft, itl=itl))
 
 
 def profile_drift(seen: Observation, rate: Rate | None) -> ConditionValue | None:
-    """Return whether what is observed is so far from the profile that the engine should be measured again.
-
-    ``None`` while it is not and never was.
-    """
+    """Return whether the engine should be measured again, so far is it from its profile; ``None`` if it never was."""
     ttft, itl = (rate.ttft_factor, rate.itl_factor) if rate is not None else (1.0, 1.0)
     before = next((c.status for c in seen.variant.conditions if c.type == PROFILE_DRIFT), None)
     furthest = max(max(factor, 1 / factor) for factor in (ttft, itl))
@@ -74,10 +64,7 @@ def profile_drift(seen: Observation, rate: Rate | None) -> ConditionValue | None
 
 
 def capacity_limited(sized: Sized, limits: bool) -> ConditionValue | None:
-    """Return whether the lack of accelerators changed the decision.
-
-    ``limits``: GPUs or quotas are limited. ``None`` when they are not and never were.
-    """
+    """Return whether the lack of accelerators changed the decision; ``None`` when nothing ``limits`` nor ever did."""
     scarcity = next((c.scarcity for c in sized.changes if c.scarcity is not None), None)
     if scarcity is not None or sized.limited_by is not None:
         return ConditionValue("True", EXHAUSTED, scarcity or sized.message)

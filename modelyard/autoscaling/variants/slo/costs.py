@@ -27,6 +27,8 @@ class UnitCosts:
         self._settings = settings
         self._maps: dict[str, Mapping[str, float]] = {}
         self.notices = Remarks()
+        self.source = f"{settings.controller_namespace}/{settings.unit_cost_config_map}"
+        """``namespace/name`` of the controller's ConfigMap, for messages."""
 
     def price(self, namespace: str, accelerator: str) -> float | None:
         """Cost of one accelerator for an hour, ``None`` when no entry (or only a broken one) names it.
@@ -40,11 +42,6 @@ class UnitCosts:
             if (short := short_name(accelerator)) in prices:
                 return prices[short]
         return None
-
-    @property
-    def source(self) -> str:
-        """``namespace/name`` of the controller's ConfigMap, for messages."""
-        return f"{self._settings.controller_namespace}/{self._settings.unit_cost_config_map}"
 
     def _read(self, namespace: str) -> Mapping[str, float]:
         if namespace not in self._maps:
@@ -67,9 +64,7 @@ class UnitCosts:
 
     def _take(self, document: Document, prices: dict[str, float], name: str, value: object, where: str) -> None:
         cost = number(value)
-        if cost is not None and cost > _HIGHEST:
-            cost = None
-        if cost is None:
+        if cost is None or cost > _HIGHEST:
             text = "is missing" if value is None else f"= {shown(value)} must be a finite number of at least 0"
             self.notices.warn(document, f"{where} {text}; the accelerator has no price")
         else:

@@ -18,16 +18,12 @@ from modelyard.metrics.values import PodPerformance
 
 LOWEST, HIGHEST = 0.5, 2.0
 """Bounds of a correction: what is further off is a wrong profile, not an inaccurate one."""
-
 WEIGHT = 0.25
 """Share of a new observation in the correction."""
-
 NOTICEABLE = 0.05
 """Relative difference between observation and correction below which nothing is learnt."""
-
 CALM = 5.0
 """Load windows without a change of replicas before latencies say something of the engine."""
-
 MOST_UTILISATION = 0.85
 """Above it the waiting time depends on the load so steeply that its ratio says nothing about the profile."""
 
@@ -35,12 +31,8 @@ MOST_UTILISATION = 0.85
 def with_corrections(rate: Rate, settings: FleetSettings) -> Rate:
     """Return the rate with the corrections from memory; without feedback, or with a learnt profile, there are none."""
     objective, memory = rate.objective, rate.memory
-    if (
-        memory.corrected
-        and objective.profile is not None
-        and objective.learnt is None
-        and memory.corrected != objective.profile.parameters
-    ):
+    own = objective.profile if objective.learnt is None else None
+    if memory.corrected and own is not None and memory.corrected != own.parameters:
         memory = memory.model_copy(update={"ttft_factor": 1.0, "itl_factor": 1.0, "capacity": 1.0, "corrected": ()})
         rate = rate._replace(memory=memory)
     factors = _bounded(memory.ttft_factor), _bounded(memory.itl_factor)

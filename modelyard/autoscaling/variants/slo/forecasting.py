@@ -23,10 +23,7 @@ Size = Callable[[Sequence[MeasuredLoad], FleetSettings, float], Sequence[LoadFor
 
 
 class Forecasting(NamedTuple):
-    """How the load of groups with targets is measured, sized for and explained.
-
-    ``size`` returns a forecast for each, or what failed.
-    """
+    """How the load of groups with targets is measured, sized for (a forecast each, or what failed) and explained."""
 
     measure: Measure
     size: Size
@@ -73,9 +70,7 @@ def measure(
 
 def size(measured: Sequence[MeasuredLoad], settings: FleetSettings, now: float) -> list[LoadForecast | str]:
     """Return the forecast of each group, or what failed."""
-    forecasts = [one.forecast for one in measured]
-    if settings.feedback:
-        forecasts = _with_feedback(measured, settings, now)
+    forecasts = _with_feedback(measured, settings, now) if settings.feedback else [m.forecast for m in measured]
     sized = size_all(forecasts, lambda rows: size_rows(rows, settings))
     if settings.aim is not SizingAim.ATTAINMENT:
         return sized

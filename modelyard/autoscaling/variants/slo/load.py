@@ -17,14 +17,12 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, Rate, RequestSizes
 from modelyard.autoscaling.variants.headroom import NONE, plan_ahead
-from modelyard.metrics.values import ModelLoad, Signals, SizeBuckets
+from modelyard.metrics.values import SizeBuckets
 
 _MOVED = 0.1
 """Relative change of the request sizes that is worth remembering at once."""
-
 BELIEVABLE = 1e12
 """Requests per second, tokens; what is beyond, infinite or NaN is damaged."""
-
 QUIET = 1e-6
 """Requests per second below which nothing arrives."""
 
@@ -46,13 +44,12 @@ class MeasuredLoad(NamedTuple):
 
 def unsized(group: Group) -> dict[str, Rate]:
     """Return the rates of a group before anything is known of them, by variant name."""
-    return {
-        seen.name: Rate(seen.objective, seen.objective.memory) for seen in group.variants if seen.objective is not None
-    }
+    known = ((seen.name, seen.objective) for seen in group.variants if seen.objective is not None)
+    return {name: Rate(objective, objective.memory) for name, objective in known}
 
 
-def completions(group: Group, performances: Performances, window: float) -> float | None:
-    """Return the requests the group's pods finished in the window; ``None`` when no ready pod says so."""
+def _completions(group: Group, performances: Performances, window: float) -> float | None:
+    """Requests that the group's pods finished in the window; ``None`` when no ready pod says so."""
     total, known, ready = 0.0, False, 0
     for seen in group.variants:
         ready += seen.ready or 0
@@ -63,8 +60,7 @@ def completions(group: Group, performances: Performances, window: float) -> floa
             if count is None and (rate := rates.get(pod.key)) is not None:
                 count = rate * window
             if count is not None:
-                total += count
-                known = True
+                total, known = total + count, True
     return total if known or not ready else None
 
 
@@ -75,16 +71,20 @@ def measure_load(
     signals, now, window = fleet.signals, fleet.now, settings.load_window
     place = group.namespace, group.model_id
     model = signals.loads.get(place)
-    share, problem = _share(group, together, model, signals, performances, window)
+    share, problem = None, None
+    if signals.error is not None:
+        problem = Explanation(Reason.LOAD_UNREADABLE, error=signals.error)
+    elif model is None or model.arrivals is None or not abs(model.arrivals) < BELIEVABLE:
+        problem = Explanation(Reason.LOAD_UNKNOWN, model=group.name)
+    elif (share := _part(group, together, performances, window)) is None:
+        problem = Explanation(Reason.LOAD_NOT_DIVISIBLE, model=group.name)
     load = max(0.0, model.arrivals or 0.0) * share if model is not None and share is not None else None
     idle = load is not None and load <= QUIET
-    idle = idle and _nothing_in_flight(group) and not completions(group, performances, window)
+    idle = idle and _nothing_in_flight(group) and not _completions(group, performances, window)
     rates = unsized(group)
     sizes = request_sizes(rates.values(), settings, now, load is not None and load * window < settings.min_completions)
     rates = {name: _with_sizes(rate, sizes, settings, now) for name, rate in rates.items()}
-    ahead = NONE
-    if load is not None and load > QUIET:
-        ahead = plan_ahead(model, group.variants, settings, now)
+    ahead = plan_ahead(model, group.variants, settings, now) if load is not None and load > QUIET else NONE
     forecast = LoadForecast(
         load,
         problem,
@@ -95,36 +95,17 @@ def measure_load(
         full_window=_full_window(group, model.history if model is not None else (), window, now),
         rates=rates,
     )
-    measured = MeasuredLoad(
-        group, forecast, buckets=signals.sizes.get(place, SizeBuckets()), share=1.0 if share is None else share
-    )
-    if load is None or model is None:
-        return measured
-    return measured._replace(history=model.history, sizes_seen=model.sizes)
-
-
-def _share(
-    group: Group,
-    together: Sequence[Group],
-    model: ModelLoad | None,
-    signals: Signals,
-    performances: Performances,
-    window: float,
-) -> tuple[float | None, Explanation | None]:
-    """Return the group's part of the model's load, or why the load is not known."""
-    if signals.error is not None:
-        return None, Explanation(Reason.LOAD_UNREADABLE, error=signals.error)
-    if model is None or model.arrivals is None or not abs(model.arrivals) < BELIEVABLE:
-        return None, Explanation(Reason.LOAD_UNKNOWN, model=group.name)
-    part = _part(group, together, performances, window)
-    return part, Explanation(Reason.LOAD_NOT_DIVISIBLE, model=group.name) if part is None else None
+    buckets = signals.sizes.get(place, SizeBuckets())
+    if load is None or model is None or share is None:
+        return MeasuredLoad(group, forecast, buckets=buckets, share=1.0 if share is None else share)
+    return MeasuredLoad(group, forecast, model.history, model.sizes, buckets, share)
 
 
 def _part(group: Group, together: Sequence[Group], performances: Performances, window: float) -> float | None:
     """Return the group's share of the model's load, by what each group's pods finish."""
     if len(together) == 1:
         return 1.0
-    finished = [completions(other, performances, window) for other in together]
+    finished = [_completions(other, performances, window) for other in together]
     if any(count is not None for count in finished):
         # Where counts are to be had, an engine that reports and has none has not finished its first request.
         finished = [
@@ -144,12 +125,8 @@ def _part(group: Group, together: Sequence[Group], performances: Performances, w
 
 
 def _nothing_in_flight(group: Group) -> bool:
-    for seen in group.variants:
-        if seen.reporting < (seen.ready or 0):
-            return False
-        if any(signal.running != 0 or signal.waiting != 0 for signal, _ in seen.units):
-            return False
-    return True
+    idle = (signal.running == 0 and signal.waiting == 0 for seen in group.variants for signal, _ in seen.units)
+    return all(seen.reporting >= (seen.ready or 0) for seen in group.variants) and all(idle)
 
 
 def _full_window(group: Group, history: Sequence[tuple[float, float]], window: float, now: float) -> bool:
@@ -183,13 +160,11 @@ def request_sizes(
     if count >= settings.min_completions and output / count >= 1 and prompt >= 0:
         return RequestSizes(prompt / count, output / count)
     best: SLOMemory | None = None
-    for rate in rates:
-        known = rate.memory
+    for known in (rate.memory for rate in rates):
         if known.tokens_at is None or known.prompt_tokens is None or (known.output_tokens or 0) < 1:
             continue
-        if (quiet or now - known.tokens_at <= settings.token_memory) and (
-            best is None or known.tokens_at > (best.tokens_at or 0)
-        ):
+        is_newer = best is None or known.tokens_at > (best.tokens_at or 0)
+        if is_newer and (quiet or now - known.tokens_at <= settings.token_memory):
             best = known
     old = best is None or best.tokens_at is None or now - best.tokens_at > settings.token_memory
     if quiet and old and count >= 1 and output / count >= 1 and prompt >= 0:
@@ -204,12 +179,8 @@ def _with_sizes(rate: Rate, sizes: RequestSizes | None, settings: FleetSettings,
     known = rate.memory
     if sizes is None or not sizes.measured:
         return rate
-    if (
-        known.tokens_at is not None
-        and abs(now - known.tokens_at) < settings.token_memory / 2
-        and _near(known.prompt_tokens, sizes.prompt)
-        and _near(known.output_tokens, sizes.output)
-    ):
+    is_fresh = known.tokens_at is not None and abs(now - known.tokens_at) < settings.token_memory / 2
+    if is_fresh and _near(known.prompt_tokens, sizes.prompt) and _near(known.output_tokens, sizes.output):
         return rate
     fresh = {"prompt_tokens": round(sizes.prompt, 1), "output_tokens": round(sizes.output, 1), "tokens_at": round(now)}
     return rate._replace(memory=known.model_copy(update=fresh))

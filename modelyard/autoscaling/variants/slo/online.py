@@ -30,10 +30,7 @@ def known(memory: SLOMemory) -> LearntSpeed:
 
 
 def learn(seen: Observation, objective: Objective, prompts: Buckets, settings: FleetSettings, now: float) -> SLOMemory:
-    """Return the memory with an observation, when it is the variant's turn and its last minutes were calm.
-
-    ``prompts`` is the histogram of its model's prompt sizes.
-    """
+    """Return the memory with an observation, when it is the variant's turn and its last minutes were calm."""
     memory, performance = objective.memory, objective.performance
     turns = max(1, round(CALM * settings.load_window / settings.tick))
     if int(now // settings.tick) % turns != crc32(str(seen.key).encode()) % turns:
@@ -44,10 +41,8 @@ def learn(seen: Observation, objective: Objective, prompts: Buckets, settings: F
     rates = [signal.completed_rate for signal, _ in seen.units if signal.completed_rate is not None]
     if prompt is None or output is None or ttft is None or itl is None or not rates:
         return memory
-    before = known(memory)
-    after = observe(
-        before, SpeedObservation(sum(rates) / len(rates), prompt, output, ttft, itl), sizes_of(prompts, prompt)
-    )
+    before, seen_now = known(memory), SpeedObservation(sum(rates) / len(rates), prompt, output, ttft, itl)
+    after = observe(before, seen_now, sizes_of(prompts, prompt))
     old, new = before.speed, after.speed
     if old is None or new is None or before.seen < FIRST or after.seen < before.seen or _moved(old, new):
         return memory.model_copy(update={"speed": tuple(float(f"{value:.6g}") for value in after)})

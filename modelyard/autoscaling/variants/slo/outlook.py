@@ -53,9 +53,8 @@ def look_ahead(models: Sequence[Model], settings: FleetSettings) -> Outlook:
         forecast, service = demand.forecast, demand.group.service
         if forecast is None or service is None or not is_foreseeable(forecast):
             continue
-        chosen = {
-            seen.name: variants[seen.key].replicas or 0 for seen in demand.variants if forecast.rates[seen.name].known
-        }
+        known = [seen for seen in demand.variants if forecast.rates[seen.name].known]
+        chosen = {seen.name: variants[seen.key].replicas or 0 for seen in known}
         mixes = [mix_of(forecast, *mix, rows) for mix in _mixes(chosen, forecast)]
         plans.append(((demand, variants), forecast, service, mixes))
     expected = predict(rows, percentile=settings.ttft_percentile)
@@ -80,8 +79,8 @@ def _mixes(chosen: dict[str, int], forecast: LoadForecast) -> Iterator[tuple[dic
     yield chosen, None, True
     by_cost = sorted(chosen, key=lambda name: (forecast.rates[name].cost, name))
     yield {**chosen, by_cost[0]: chosen[by_cost[0]] + 1}, Explanation(Reason.ONE_MORE), False
-    dearest = next((name for name in reversed(by_cost) if chosen[name]), None)
-    if dearest is not None and sum(chosen.values()) > 1:
+    if sum(chosen.values()) > 1:
+        dearest = next(name for name in reversed(by_cost) if chosen[name])
         yield {**chosen, dearest: chosen[dearest] - 1}, None, False
     if len(chosen) > 1:
         cheapest = by_cost[:MOST_ALONE]
@@ -129,8 +128,7 @@ def predicted(
 
 def _attained(forecast: LoadForecast, name: str, replicas: int, load: float) -> float | None:
     """Return the share of requests within both targets on so many replicas; only where that is aimed at."""
-    attains = forecast.rates[name].attains
-    if attains is None:
+    if (attains := forecast.rates[name].attains) is None:
         return None
     engines, count = np.array(load * attains.busy), np.array(min(replicas, MOST))
     return 1.0 - float(attains.holding.missing(engines, count))
@@ -142,22 +140,17 @@ def _alternative(
     """Latencies are means over requests, utilisation is the highest; ``None`` where a replica would be overloaded."""
     supply = _supply(forecast, mix.replicas)
     expected = [predictions[index] for _, _, index in mix.rows]
-    worst = NOTHING
+    load, worst, attained = forecast.load or 0.0, NOTHING, None
+    shares = [forecast.rates[name].rate * count / supply for name, count, _ in mix.rows]
     if expected and all(e.utilisation is not None for e in expected):
-        shares = [forecast.rates[name].rate * count / supply for name, count, _ in mix.rows]
-        worst = Expected(
-            sum(share * (e.ttft or 0.0) for share, e in zip(shares, expected, strict=True)),
-            None
-            if any(e.itl is None for e in expected)
-            else sum(share * (e.itl or 0.0) for share, e in zip(shares, expected, strict=True)),
-            max(e.utilisation or 0.0 for e in expected),
-        )
-    attained = None
-    load = forecast.load or 0.0
-    parts = [(name, count, forecast.rates[name].rate * count / supply) for name, count, _ in mix.rows]
-    within = [_attained(forecast, name, count, load * share) for name, count, share in parts]
-    if parts and None not in within:
-        attained = sum(share * (value or 0.0) for (_, _, share), value in zip(parts, within, strict=True))
+        ttft = sum(share * (e.ttft or 0.0) for share, e in zip(shares, expected, strict=True))
+        itl = sum(share * (e.itl or 0.0) for share, e in zip(shares, expected, strict=True))
+        has_itl = all(e.itl is not None for e in expected)
+        worst = Expected(ttft, itl if has_itl else None, max(e.utilisation or 0.0 for e in expected))
+    rows = zip(mix.rows, shares, strict=True)
+    within = [_attained(forecast, name, count, load * share) for (name, count, _), share in rows]
+    if within and None not in within:
+        attained = sum(share * (value or 0.0) for share, value in zip(shares, within, strict=True))
     notes = () if mix.chosen else (mix.note or "", _why_not(worst, supply, forecast, service) or "")
     cost = sum(forecast.rates[name].cost * count for name, count, _ in mix.rows)
     return Alternative(

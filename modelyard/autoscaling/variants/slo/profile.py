@@ -13,7 +13,6 @@ from modelyard.autoscaling.sizing.learning import MOST_BATCH, OVERHEAD
 
 _HIGHEST = 1e7
 """Milliseconds nobody means: almost three hours for a token."""
-
 MOST_TOKENS = 100
 """Prompt tokens that an engine computes at least in the time of a step of one request: that reads all weights once, for
 which accelerators take as long as for computing with 150 to 400 tokens."""
@@ -70,14 +69,9 @@ def parse_profile(spec: SLOSpec) -> Profile:
     """The profile of a variant; ``ProfileInvalid`` names everything that is wrong at once."""
     problems: list[str] = []
     values: dict[str, float] = {}
-    for field, name, mapping in (
-        ("decodeParms", "alpha", spec.decode),
-        ("decodeParms", "beta", spec.decode),
-        ("prefillParms", "gamma", spec.prefill),
-        ("prefillParms", "delta", spec.prefill),
-    ):
-        where = f"spec.variantProfile.perfParms.{field}.{name}"
-        text = mapping.get(name)
+    for name in ("alpha", "beta", "gamma", "delta"):
+        field, mapping = ("decodeParms", spec.decode) if name in ("alpha", "beta") else ("prefillParms", spec.prefill)
+        where, text = f"spec.variantProfile.perfParms.{field}.{name}", mapping.get(name)
         must = "above 0" if name == "alpha" else "at least 0"
         if text is None:
             problems.append(f"{where} is missing: add the measured number, {must}, in milliseconds")
@@ -86,10 +80,9 @@ def parse_profile(spec: SLOSpec) -> Profile:
             value = float(text)
         except (TypeError, ValueError):
             value = math.nan
+        values[name] = value
         if not (value > 0 if name == "alpha" else value >= 0) or value > _HIGHEST:
             problems.append(f"{where} = {text!r} must be a finite number of {must}, in milliseconds")
-            continue
-        values[name] = value
     if not 1 <= spec.max_batch <= MOST_BATCH:
         where = "spec.variantProfile.maxBatchSize"
         problems.append(f"{where} = {spec.max_batch} must be between 1 and {MOST_BATCH} (the engine's --max-num-seqs)")
@@ -103,7 +96,5 @@ def identity_mismatch(spec: SLOSpec, model_id: str) -> str | None:
     expected = f"{model_id}-{spec.accelerator}-{spec.accelerator_count}"
     if spec.variant_id == expected:
         return None
-    return (
-        f"spec.variantID = {spec.variant_id!r} does not say what the fields say ({expected!r}); "
-        "the fields count: change one of them"
-    )
+    text = f"spec.variantID = {spec.variant_id!r} does not say what the fields say ({expected!r})"
+    return f"{text}; the fields count: change one of them"

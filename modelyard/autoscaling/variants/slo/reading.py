@@ -53,38 +53,24 @@ def read_objectives(
         if not has_objective:
             result.append(seen)
             continue
-        start = Objective(
-            seen.variant.slo, 0.0, seen.memory.slo or SLOMemory(), performance=_performance(seen, performances)
-        )
+        memory, performance = seen.memory.slo or SLOMemory(), _performance(seen, performances)
+        start = Objective(seen.variant.slo, 0.0, memory, performance)
         try:
-            result.append(_with_objective(seen, start, costs, classes, fleet, settings))
+            spec, notices = seen.variant.slo, tuple[Notice, ...]()
+            if spec is None:
+                objective = _by_model(seen, start, classes, settings)
+            else:
+                objective, notices = _by_spec(seen, start, spec, costs, classes)
+            if spec is None or (settings.estimator and objective.problem is None):
+                objective = _learnt(seen, objective, fleet, settings)
+            is_same = objective.cost == seen.variant.cost
+            variant = seen.variant if is_same else replace(seen.variant, cost=objective.cost)
+            result.append(seen._replace(variant=variant, objective=objective, notices=(*seen.notices, *notices)))
         except Exception as error:  # this variant's alone
             problem = Explanation(Reason.OBJECTIVE_UNREADABLE, error=f"{type(error).__name__}: {error}")
             result.append(seen._replace(objective=start._replace(problem=problem)))
     look_alikes = slo_look_alikes(fleet.config_maps, settings, {seen.key.namespace for seen in variants}, classes.used)
     return result, [*costs.notices, *classes.notices, *look_alikes]
-
-
-def _with_objective(
-    seen: Observation,
-    start: Objective,
-    costs: UnitCosts,
-    classes: ServiceClasses,
-    fleet: Fleet,
-    settings: FleetSettings,
-) -> Observation:
-    spec = seen.variant.slo
-    notices: tuple[Notice, ...] = ()
-    if spec is None:
-        objective = _by_model(seen, start, classes, settings)
-    else:
-        objective, notices = _by_spec(seen, start, spec, costs, classes)
-    if spec is None or (settings.estimator and objective.problem is None):
-        objective = _learnt(seen, objective, fleet, settings)
-    variant = seen.variant
-    if objective.cost != variant.cost:
-        variant = replace(variant, cost=objective.cost)
-    return seen._replace(variant=variant, objective=objective, notices=(*seen.notices, *notices))
 
 
 def _can_learn(seen: Observation, performances: Performances) -> bool:
@@ -133,12 +119,12 @@ def _by_spec(
     variant, reading = seen.variant, seen.handling.reading
     namespace, model = variant.key.namespace, variant.model_id
     notices: list[Notice] = []
-    profile, problems = None, list[Explanation]()
+    profile, profile_problem, problems = None, None, list[Explanation]()
     try:
         profile = parse_profile(spec)
     except ProfileInvalid as error:
-        problems.append(Explanation(Reason.PROFILE_INVALID, problem=error))
-    profile_problem = problems[0] if problems else None
+        profile_problem = Explanation(Reason.PROFILE_INVALID, problem=error)
+        problems.append(profile_problem)
     resolved = classes.resolve(namespace, spec, model, reading.class_by_reference)
     if resolved.service is None:
         problems.append(Explanation(Reason.CLASS_NOT_FOUND, problem=resolved.note))
@@ -146,26 +132,18 @@ def _by_spec(
         notices.append(Notice("SLOClassNotFound", resolved.note, "Warning"))
     unit_cost, price_problem = costs.price(namespace, spec.accelerator), None
     if unit_cost is None:
-        price_problem = Explanation(
-            Reason.PRICE_MISSING, source=costs.source, accelerator=spec.accelerator, cost=variant.cost
-        )
+        facts = {"source": costs.source, "accelerator": spec.accelerator, "cost": variant.cost}
+        price_problem = Explanation(Reason.PRICE_MISSING, **facts)
         if reading.needs_price and not problems:
             problems.append(price_problem)
     if (mismatch := identity_mismatch(spec, model)) is not None:
         notices.append(Notice("VariantIDMismatch", mismatch, "Warning"))
     label = variant.labels.get(ACCELERATOR_LABEL)
     if label and label != spec.accelerator:
-        text = (
-            f"label {ACCELERATOR_LABEL} = {label!r} differs from spec.accelerator = {spec.accelerator!r}, which counts"
-        )
-        notices.append(Notice("AcceleratorMismatch", text, "Warning"))
-    objective = start._replace(
-        cost=variant.cost if unit_cost is None else unit_cost * spec.accelerator_count,
-        profile=profile,
-        profile_problem=profile_problem,
-        service=resolved.service,
-        problem=Parts(problems) if problems else None,
-        unit_cost=unit_cost,
-        price_problem=price_problem,
-    )
+        differs = f"differs from spec.accelerator = {spec.accelerator!r}, which counts"
+        notices.append(Notice("AcceleratorMismatch", f"label {ACCELERATOR_LABEL} = {label!r} {differs}", "Warning"))
+    cost = variant.cost if unit_cost is None else unit_cost * spec.accelerator_count
+    problem = Parts(problems) if problems else None
+    objective = start._replace(profile=profile, profile_problem=profile_problem, service=resolved.service)
+    objective = objective._replace(cost=cost, problem=problem, unit_cost=unit_cost, price_problem=price_problem)
     return objective, tuple(notices)

@@ -46,14 +46,13 @@ def profiles_of(rows: Sequence[Row]) -> Profiles:
 
 
 def size_all(forecasts: Sequence[LoadForecast], size_rows: SizeRows) -> list[LoadForecast | str]:
-    """Return the forecasts with the rate per replica of every variant that can be sized, or what failed.
+    """Return the forecasts with the rate of each variant that can be sized, or what failed.
 
     All are sized in one call. If that fails, it is made again for each forecast alone.
     """
     prepared: list[tuple[LoadForecast, list[tuple[str, Row]]]] = []
     for forecast in forecasts:
-        sizes = forecast.sizes or SMALLEST
-        rates = forecast.rates
+        sizes, rates = forecast.sizes or SMALLEST, forecast.rates
         if forecast.sizes is None:
             rates = {name: rate._replace(assumed_sizes=True) for name, rate in rates.items()}
         sizable = [(name, r) for name, r in rates.items() if r.objective.problem is None and sizes.output >= 1]
@@ -80,16 +79,9 @@ def _with_rates(forecast: LoadForecast, rates: dict[str, Rate]) -> LoadForecast:
 
 
 def size_rows(rows: Sequence[Row], settings: FleetSettings) -> list[Rate]:
-    """Return the highest rate of each row within its targets, but never that of an almost idle replica.
-
-    See ``sizing.within.NEAREST``.
-    """
-    sizing = size(
-        profiles_of(rows),
-        targets_of(rows),
-        utilisation_cap=settings.utilisation_cap,
-        percentile=settings.ttft_percentile,
-    )
+    """Return the highest rate of each row within its targets, or within the ``NEAREST`` ones worth sizing for."""
+    cap, percentile = settings.utilisation_cap, settings.ttft_percentile
+    sizing = size(profiles_of(rows), targets_of(rows), utilisation_cap=cap, percentile=percentile)
     return with_sizing(rows, sizing, sizing.fallback_rate)
 
 

@@ -8,7 +8,6 @@ agree. Without a known load saturation alone decides; without either the replica
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from modelyard.autoscaling.reasons import ConditionValue, Explanation, Parts, Reason
 from modelyard.autoscaling.strategy import TickContext
@@ -25,20 +24,6 @@ BLIND = 2.5
 """Scale-down delays that saturation alone waits before it takes replicas from a model with targets."""
 
 FOUND = ConditionValue.of("True", Explanation(Reason.METRICS_FOUND))
-
-
-class _Combined(NamedTuple):
-    """What is common to the variants of a group: the forecast's proposal and what saturation says.
-
-    ``reactive`` is ``None`` where saturation could not be asked, ``blind`` says why.
-    """
-
-    forecast: LoadForecast
-    proposal: GroupProposal
-    reactive: Mapping[str, Proposed] | None
-    blind: object
-    safe: bool | None
-    metrics: ConditionValue
 
 
 class LatencyTargets:
@@ -59,21 +44,19 @@ class LatencyTargets:
         transitions = [_transition(seen, reactive or {}, tick) for seen in demand.variants]
         safe = saturation.scale_down_safe if blind is None else None
         if forecast.sizes is None and not forecast.idle:
-            why = Explanation(
-                Reason.FORECAST_SIZES_UNKNOWN, least=settings.min_completions, window=settings.load_window
-            )
+            least, window = settings.min_completions, settings.load_window
+            why = Explanation(Reason.FORECAST_SIZES_UNKNOWN, least=least, window=window)
             proposal = GroupProposal({v.name: v.base for v in transitions}, why)
             metrics = ConditionValue.of("False", Explanation(Reason.SIZES_MISSING, finding=why))
         else:
             proposal = propose(demand, transitions, settings, now, safe)
             metrics = FOUND
-        combined = _Combined(forecast, proposal, reactive, blind, safe, metrics)
-        return Proposal(
-            {v.name: with_given_up(_combine(v, demand, combined), v, settings) for v in transitions},
-            scale_down_safe=safe,
-            evidence=saturation.evidence,
-            wanted=proposal.wanted,
-        )
+        variants: dict[str, Proposed] = {}
+        for v in transitions:
+            saturated = reactive.get(v.name) if reactive is not None else None
+            combined = _combine(v, forecast, proposal, saturated, blind, safe)._replace(metrics=metrics)
+            variants[v.name] = with_given_up(combined, v, settings)
+        return Proposal(variants, scale_down_safe=safe, evidence=saturation.evidence, wanted=proposal.wanted)
 
 
 def _transition(seen: Observation, variants: Mapping[str, Proposed], tick: TickContext) -> VariantTransition:
@@ -83,29 +66,35 @@ def _transition(seen: Observation, variants: Mapping[str, Proposed], tick: TickC
     return proposed.transition
 
 
-def _combine(variant: VariantTransition, demand: ModelDemand, group: _Combined) -> Proposed:
-    proposal, base = group.proposal, variant.base
+def _combine(
+    variant: VariantTransition,
+    forecast: LoadForecast,
+    proposal: GroupProposal,
+    reactive: Proposed | None,
+    blind: object,
+    safe: bool | None,
+) -> Proposed:
+    """``reactive`` is what saturation says of the variant, if anything; ``blind`` is why it could not be asked."""
+    base = variant.base
     wanted = proposal.replicas.get(variant.name, base)
-    reactive = group.reactive.get(variant.name) if group.reactive is not None else None
     asked = base if reactive is None or reactive.replicas is None else reactive.replicas
-    result = arbitrate(base, asked, wanted, group.safe)
-    rate = group.forecast.rates[variant.name]
+    result = arbitrate(base, asked, wanted, safe)
     override = result.why if result.overridden else proposal.overridden.get(variant.name)
     steps: list[ReplicaChange] = []
     if reactive is not None:
         steps.append(ReplicaChange("saturation", base, asked, reactive.reason))
-    forecast = Explanation(Reason.FORECAST_SAYS, code=proposal.why.code, forecast=proposal.why)
-    steps.append(ReplicaChange("forecast", base, wanted, forecast))
+    says = Explanation(Reason.FORECAST_SAYS, code=proposal.why.code, forecast=proposal.why)
+    steps.append(ReplicaChange("forecast", base, wanted, says))
     if asked != wanted or result.overridden:
         steps.append(ReplicaChange("arbitration", wanted, result.target, result.why))
     follows_saturation = result.target == asked != wanted and not result.overridden
     reason = reactive.reason if follows_saturation and reactive is not None else proposal.why.code
     if result.overridden:
         reason = Reason.SHRINK_BLOCKED.code
-    load, sizing = load_text(group.forecast), sizing_text(rate)
+    load, sizing = _load_text(forecast), _sizing_text(forecast.rates[variant.name])
     why = [proposal.why, load] if proposal.why.reason is Reason.LAST_REPLICA else [load, sizing, proposal.why]
-    if group.reactive is None:
-        why.append(Explanation(Reason.WITHOUT_SATURATION, why=group.blind))
+    if blind is not None:
+        why.append(Explanation(Reason.WITHOUT_SATURATION, why=blind))
     elif reactive is not None and (follows_saturation or override is not None):
         verdict = override if override is not None and not follows_saturation else result.why
         why.append(Explanation(Reason.ARBITRATED, why=verdict, saturation=reactive.why))
@@ -116,7 +105,6 @@ def _combine(variant: VariantTransition, demand: ModelDemand, group: _Combined) 
         result.target,
         reason,
         Parts(part for part in why if part is not None),
-        metrics=group.metrics,
         steps=tuple(steps),
         transition=variant,
         tracked=tracked._replace(relax_since=proposal.relax_since),
@@ -163,28 +151,22 @@ def _held_unseen(demand: ModelDemand, variants: Mapping[str, Proposed], tick: Ti
     }
 
 
-def sizing_text(rate: Rate) -> Explanation | None:
-    """Return what one replica can take, and why not more."""
+def _sizing_text(rate: Rate) -> Explanation | None:
     service = rate.objective.service
     if not rate.known or service is None:
         return None
-    targets = " and ".join(
-        f"{name} {value:g} ms" for name, value in (("TTFT", service.ttft), ("ITL", service.itl)) if value > 0
-    )
+    named = (("TTFT", service.ttft), ("ITL", service.itl))
+    targets = " and ".join(f"{name} {value:g} ms" for name, value in named if value > 0)
     within = f" within {targets} ({service.name})" if targets else f" ({service.name}: no latency target)"
     if rate.attains is not None:
         return Explanation(Reason.TAKES_FOR_SHARE, rate=rate.rate, within=within, share=rate.attains)
-    if rate.eased:
-        return Explanation(Reason.TAKES_AT_EASED_TARGET, rate=rate.rate, within=within)
-    if rate.feasible is False:
-        return Explanation(Reason.TAKES_AT_NEAREST_TARGET, rate=rate.rate, within=within)
+    if rate.eased or rate.feasible is False:
+        outcome = Reason.TAKES_AT_EASED_TARGET if rate.eased else Reason.TAKES_AT_NEAREST_TARGET
+        return Explanation(outcome, rate=rate.rate, within=within)
     return Explanation(Reason.TAKES, rate=rate.rate, within=within, binding=rate.binding, utilisation=rate.utilisation)
 
 
-def load_text(forecast: LoadForecast) -> Explanation | None:
-    """Return the load a group was sized for."""
-    if forecast.load is None:
-        return None
+def _load_text(forecast: LoadForecast) -> Explanation:
     sizes: object = ""
     if forecast.sizes is not None and not forecast.idle:
         outcome = Reason.OF_SIZE if forecast.sizes.measured else Reason.OF_REMEMBERED_SIZE

@@ -19,10 +19,10 @@ from typing import NamedTuple
 from modelyard.autoscaling.mixing import Demand, Option, cover
 from modelyard.autoscaling.reasons import Explanation, JoinedTexts, Reason
 from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.demand import ModelDemand, Rate
+from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.proposal import VariantTransition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay
-from modelyard.autoscaling.variants.shortage import shortage_of
+from modelyard.autoscaling.variants.shortage import at_bound, shortage_of
 from modelyard.autoscaling.variants.slo.load import QUIET
 from modelyard.autoscaling.variants.targets import down_limit, hpa_step, moves_of, relaxed_since
 from modelyard.autoscaling.variants.transition import describe_transition, first_to_go
@@ -62,10 +62,7 @@ def option_of(variant: VariantTransition, rate: Rate, retry: bool = False) -> Op
 
 
 def covering(demand: ModelDemand, variants: Sequence[VariantTransition], load: float, penalty: float) -> dict[str, int]:
-    """Return the cheapest replicas for a load, those that are lost included.
-
-    A model that runs keeps one replica, idleness is judged elsewhere.
-    """
+    """Return the cheapest replicas for a load, lost ones included; a model that runs keeps one replica."""
     rates, group = demand.model_forecast.rates, demand.group
     priority = group.service.priority if group.service is not None else 1
     replicas: dict[str, int] = {}
@@ -77,8 +74,8 @@ def covering(demand: ModelDemand, variants: Sequence[VariantTransition], load: f
             break
     if variants and not any(replicas.values()):
         running = [v for v in variants if v.base]
-        last = running[0] if len(running) == 1 else min(variants, key=lambda v: (rates[v.name].cost, v.name))
         if running:
+            last = running[0] if len(running) == 1 else min(variants, key=lambda v: (rates[v.name].cost, v.name))
             replicas[last.name] = 1
     return {v.name: replicas[v.name] + v.lost for v in variants}
 
@@ -90,10 +87,7 @@ def propose(
     now: float,
     safe: bool | None,
 ) -> GroupProposal:
-    """Return what the forecast asks for.
-
-    ``safe`` is saturation's verdict on shrinking, ``None`` when there is none.
-    """
+    """Return what the forecast asks for; ``safe`` is saturation's verdict on shrinking, ``None`` without one."""
     forecast = demand.model_forecast
     rates, planned = forecast.rates, forecast.planned
     base = {v.name: v.base for v in transitions}
@@ -105,7 +99,7 @@ def propose(
     supply = sum(rates[v.name].rate * (v.base - v.lost) for v in variants if v.base) if planned > 0 else 0.0
     penalty = settings.transition_penalty
     if supply < planned * (1 - 1e-9):
-        return _grow(demand, variants, base, covering(demand, variants, planned, penalty), supply, settings)
+        return _grow(forecast, variants, base, covering(demand, variants, planned, penalty), supply, settings)
     roomy = planned if forecast.attaining else planned / (1 - min(settings.scale_down_margin, 0.99))
     wanted = covering(demand, variants, roomy, penalty)
     useless = {v.name: max(v.seen.bounds.lower, v.base - gone) for v in variants if (gone := first_to_go(v))}
@@ -117,26 +111,21 @@ def propose(
 
 
 def _grow(
-    demand: ModelDemand,
+    forecast: LoadForecast,
     variants: Sequence[VariantTransition],
     base: dict[str, int],
     wanted: dict[str, int],
     supply: float,
     settings: FleetSettings,
 ) -> GroupProposal:
-    forecast = demand.model_forecast
     rates = forecast.rates
     targets = {v.name: up_to(v, wanted[v.name], settings) for v in variants}
     replicas = base | targets
     if replicas == base:
-        why = _why_not(variants)
-        shortage = shortage_of(
-            variants,
-            forecast.planned - supply,
-            lambda seen: rates[seen.name].rate,
-            lambda seen: rates[seen.name].cost,
-            why,
-        )
+        bounds = ((at_bound(v), v.name) for v in variants)
+        why = JoinedTexts(full or Explanation(Reason.NOT_STARTED_OR_FAR_AHEAD, name=name) for full, name in bounds)
+        missing = forecast.planned - supply
+        shortage = shortage_of(variants, missing, lambda s: rates[s.name].rate, lambda s: rates[s.name].cost, why)
         at_maximum = Explanation(Reason.FORECAST_AT_MAXIMUM, supply=supply, why=why)
         shortages = {v.name: shortage for v in variants} if shortage is not None else {}
         return GroupProposal(replicas, at_maximum, wanted, shortages=shortages)
@@ -146,10 +135,10 @@ def _grow(
 
 
 def up_to(variant: VariantTransition, wanted: int, settings: FleetSettings) -> int:
-    """Return as many as the load demands, bounded per decision: by the number of steps or the factor, the larger.
+    """Return what the load demands, bounded per decision by the larger of steps and factor.
 
-    And bounded to two decisions ahead of what is ready: a measurement that went wrong stays so for a whole window,
-    and must not order hundreds of replicas.
+    It is also bounded to two decisions ahead of what is ready: a measurement that is wrong for a whole window must not
+    order hundreds of replicas.
     """
     seen, base = variant.seen, variant.base
     if wanted <= base:
@@ -183,11 +172,9 @@ def _relax(
     up = [v for v in variants if wanted[v.name] > v.base]
     down = [v for v in variants if wanted[v.name] < v.base]
     saved = sum(rates[v.name].cost * (v.base - wanted[v.name]) for v in variants)
-    if up and saved <= 0:
-        # The replicas there are carry the load, only not with the margin: no reason to grow or to change the mix.
-        up = down = []
     moving = next((v for v in transitions if v.moving), None)
-    if not up and not down:
+    # The replicas there are carry the load, if not with the margin: no reason for a mix that is no cheaper.
+    if (up and saved <= 0) or not (up or down):
         if moving is not None:
             return GroupProposal(base, describe_transition(moving))
         last = forecast.idle and sum(base.values()) == 1 and not demand.zero.enabled
@@ -239,14 +226,3 @@ def _relax(
     needed = JoinedTexts(f"{name} {count}" for name, count in wanted.items())
     shrinking = Explanation(Reason.FORECAST_SHRINKING, moves=moves_of(variants, ordered), needed=needed)
     return GroupProposal(base | targets, shrinking, relax_since=since)
-
-
-def _why_not(variants: Sequence[VariantTransition]) -> JoinedTexts:
-    reasons = []
-    for v in variants:
-        bounds = v.seen.bounds
-        if bounds.upper is not None and v.base >= bounds.upper:
-            reasons.append(Explanation(Reason.AT_BOUND, name=v.name, source=bounds.upper_from, limit=bounds.upper))
-        else:
-            reasons.append(Explanation(Reason.NOT_STARTED_OR_FAR_AHEAD, name=v.name))
-    return JoinedTexts(reasons)

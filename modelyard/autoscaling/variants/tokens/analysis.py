@@ -31,8 +31,6 @@ from modelyard.autoscaling.variants.tokens.knowledge import Known, arguments_of,
 
 _SAME = 0.05
 """A newly seen compute limit this near to the mean of those known is not worth writing down."""
-
-
 BYTES_PER_TOKEN = 4.0
 """Bytes of a request's body per token, the reference's estimate for prompts that no engine has counted yet."""
 
@@ -44,11 +42,7 @@ class Queue(NamedTuple):
     size: float = 0.0
 
     def tokens(self, prompt: float, output: float, hit_rate: float) -> float:
-        """Return the tokens of capacity that the requests will need, by the mean tokens of a request.
-
-        Prefix caches have a part of their prompts, as of others. Source: WVA saturation reference, 'Token analyzer',
-        'Model'.
-        """
+        """Return the tokens that the requests will need, by mean tokens; prefix caches have a part of their prompts."""
         prompts = max(self.size / BYTES_PER_TOKEN, self.requests * prompt)
         return prompts * (1 - hit_rate) + self.requests * output
 
@@ -139,21 +133,8 @@ class TokenAnalysis(Assessment):
         )
 
     def __str__(self) -> str:
-        text = (
-            f"demand {self.demand:.0f} tokens, capacity {self.supply:.0f} "
-            f"over {self.reporting} reporting, {self.saturated} saturated"
-        )
-        for count, what in (
-            (self.unready, "not ready"),
-            (self.warming, "warming up"),
-            (self.stuck, "stuck and left out"),
-            (self.silent, "ready without reporting, taken for average"),
-            (self.incomplete, "with a signal missing"),
-            (self.assumed, "whose cache size is not known and assumed"),
-        ):
-            if count:
-                text += f", {count} {what}"
-        return text
+        text = f"demand {self.demand:.0f} tokens, capacity {self.supply:.0f} over {self.reporting} reporting"
+        return self.with_counts(f"{text}, {self.saturated} saturated", self.silent, self.assumed)
 
 
 def analyse_tokens(

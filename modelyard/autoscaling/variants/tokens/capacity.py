@@ -14,19 +14,13 @@ from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArgumen
 
 WINDOW = 10
 """Values of the compute limit that are kept per length of output."""
-
 FLOOR = 0.25
-"""Repaired: the compute limit is never below this share of the memory limit.
-
-A pod with an empty cache and a queue is slow to begin, not a pod that can hold nothing.
-"""
+"""Repaired: the compute limit is never below this share of the memory limit. A pod with an empty cache and a queue is
+slow to begin, not a pod that can hold nothing."""
 
 
 class Replica(NamedTuple):
-    """A replica's load: tokens in its KV cache, requests waiting, mean tokens of a request in and out (0 unknown).
-
-    ``engines`` is the number of its data-parallel engines.
-    """
+    """Tokens in the KV cache, requests waiting, mean tokens of a request (0 unknown), and data-parallel engines."""
 
     total: int
     in_use: int
@@ -51,10 +45,8 @@ class ReplicaCapacity(NamedTuple):
 
 
 BACKLOG = 2.0
-"""Repaired: what waits at a replica counts up to this multiple of what the replica holds.
-
-It is served there, however long it takes: new replicas only take their share of what is still to come.
-"""
+"""Repaired: what waits at a replica counts up to this multiple of what the replica holds. It is served there, however
+long it takes: new replicas only take their share of what is still to come."""
 
 
 def tokens_in_use(kv: float, total: int) -> int:
@@ -98,13 +90,11 @@ def replica_capacity(
     if replica.in_use > 0 and replica.waiting > 0 and replica.waiting / replica.engines >= floor(limits.queue):
         observed = replica.in_use
     compute: int | None = observed if learning else None
-    if compute is None:
-        known = history.get(output_bucket(replica.output), ())
-        compute = floor(sum(known) / len(known)) if known else None
+    if compute is None and (known := history.get(output_bucket(replica.output), ())):
+        compute = floor(sum(known) / len(known))
     if not compute and arguments is not None:
         compute = derived_limit(arguments, replica.prompt, replica.output)
-    if not compute:
-        compute = memory
+    compute = compute or memory
     if floor_share > 0:
         demand = replica.in_use + min(demand - replica.in_use, BACKLOG * memory)
         # What is held without a queue can be held, whatever was learnt or derived before.

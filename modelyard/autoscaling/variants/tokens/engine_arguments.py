@@ -89,11 +89,9 @@ def parse_engine_arguments(arguments: tuple[str, ...]) -> EngineArguments:
             given[name] = following
         switched.add(name)
     default = EngineArguments()
-    chunked: bool | None = None
-    if "enable-chunked-prefill" in switched:
+    chunked: bool | None = False if "no-enable-chunked-prefill" in switched else None
+    if chunked is None and "enable-chunked-prefill" in switched:
         chunked = given.get("enable-chunked-prefill", "true").lower() not in ("false", "0")
-    if "no-enable-chunked-prefill" in switched:
-        chunked = False
     return EngineArguments(
         _read(given, "gpu-memory-utilization", _fraction) or default.gpu_memory_utilisation,
         _read(given, "block-size", _count) or default.block_size,
@@ -121,11 +119,8 @@ def _words(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _read(given: dict[str, str], name: str, parse: Callable[[str], T]) -> T | None:
-    text = given.get(name)
-    if text is None:
-        return None
     try:
-        return parse(text)
+        return parse(given[name]) if name in given else None
     except ValueError:
         return None
 

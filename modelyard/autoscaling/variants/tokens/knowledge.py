@@ -24,12 +24,9 @@ def arguments_of(seen: Observation) -> EngineArguments:
 def mean_tokens(found: Sequence[PodPerformance]) -> tuple[float, float]:
     """Model-wide mean tokens of a request in and out, over replicas that know either; 0 when none does."""
     known = [p for p in found if p.prompt_tokens or p.output_tokens]
-    if not known:
-        return 0.0, 0.0
-    return (
-        fsum(p.prompt_tokens or 0.0 for p in known) / len(known),
-        fsum(p.output_tokens or 0.0 for p in known) / len(known),
-    )
+    count = max(1, len(known))
+    prompts, outputs = (p.prompt_tokens or 0.0 for p in known), (p.output_tokens or 0.0 for p in known)
+    return fsum(prompts) / count, fsum(outputs) / count
 
 
 def memory_limit(arguments: EngineArguments, limits: Thresholds) -> int | None:
@@ -73,12 +70,8 @@ class Known:
         derived = None
         if seen.workload is not None and seen.workload.engine_args:
             derived = derived_limit(arguments, self._prompt, self._output)
-        ways = [way for way in (memory, derived) if way]
-        if ways:
-            return min(ways)
-        if self.live:
-            return min(self.live.values())
-        return floor(arguments.effective_batched_tokens * self._limits.kv)
+        ways = [way for way in (memory, derived) if way] or self.live.values()
+        return min(ways, default=floor(arguments.effective_batched_tokens * self._limits.kv))
 
     def _like(self, seen: Observation) -> list[Observation]:
         """Other variants with the same accelerator, GPUs and capacity-relevant arguments."""
