@@ -134,7 +134,7 @@ def _by_need(seen: Observation, limits: Thresholds) -> Any:
     """
     service = seen.objective.service if seen.objective is not None else None
     priority = service.priority if service is not None else LOWEST_PRIORITY
-    used = [signal.kv for signal, _ in seen.units if signal.kv is not None]
+    used = [min(signal.kv, 1.0) for signal, _ in seen.units if signal.kv is not None]
     spare = round(limits.kv - fsum(used) / len(used), DIGITS) if used else float("-inf")
     return priority, spare, seen.variant.cost, seen.key
 

@@ -6,14 +6,13 @@ that the API server has validated already.
 
 from __future__ import annotations
 
-import math
-
 from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, MAX_REPLICAS, MIN_REPLICAS
 from modelyard.autoscaling.live.managed import MANAGED, annotations_of
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
 from modelyard.autoscaling.provenance import engine_of, provenance
+from modelyard.autoscaling.variants.slo.costs import HIGHEST
 from modelyard.objects import TargetRef
 from modelyard.objects.documents import cut
 from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
@@ -63,12 +62,12 @@ def scaled_object(obj: Object) -> Consumer:
 
 
 def cost_of(text: str | None) -> float:
-    """``variantCost`` as a number; 10.0 when absent or unreadable, like both paths of the reference should."""
+    """``variantCost`` as a number; 10.0 when absent, unreadable or absurd, like both paths of the reference should."""
     try:
         value = float(text) if text else DEFAULT_COST
     except ValueError:
         return DEFAULT_COST
-    return value if math.isfinite(value) and value >= 0 else DEFAULT_COST
+    return value if 0 <= value <= HIGHEST else DEFAULT_COST
 
 
 def slo_spec(obj: Object) -> SLOSpec | None:

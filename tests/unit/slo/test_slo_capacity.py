@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from builders import SATURATION, Serving, condition, gpu_node
+from builders import NOW, SATURATION, Serving, condition, gpu_node
 from decisions import Told
 from hypothesis import given
 from hypothesis import strategies as st
 from slo_builders import H100, INSTANT, L40S, SLO, premium, run_slo, targets
+
+from modelyard.autoscaling.settings import FleetSettings
+from modelyard.metrics.values import ModelLoad
+from modelyard.objects import Key
 
 LIMITED = {SATURATION: {"default": "enableLimiter: true"}}
 GOLD = premium(itl=30, model="gold", name="Gold")
@@ -220,3 +225,56 @@ def test_a_quota_of_one_namespace_leaves_others_alone():
     )
     assert targets(found) == {"gold-h": 3, "gold-l": 0}
     assert found["gold-h"].why.limited_by is None
+
+
+def rivals(
+    text: str, *, ours: int, load: float, rival: int, rival_load: float = 300.0, **fields: Any
+) -> dict[str, Told]:
+    """Two models of two namespaces on one accelerator, neither of which has idle replicas to give at once."""
+    first = SLO("first", replicas=ours, model="org/first")
+    second = SLO(
+        "second",
+        replicas=rival,
+        model="org/second",
+        class_name="mine",
+        serving={"namespace": "code"},
+        **{"accelerator": "H100", **fields},
+    )
+    loads = {("chat", "org/first"): load, ("code", "org/second"): rival_load}
+    return run_slo(
+        first,
+        second,
+        loads={place: ModelLoad(load, ((NOW - 300, load),)) for place, load in loads.items()},
+        classes={"premium.yaml": premium(model="org/first", priority=2)},
+        config_maps={**quotas(text), Key("code", "mine"): {"premium.yaml": premium(model="org/second")}},
+        nodes=(),
+        settings=FleetSettings(headroom=False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "load", "rival", "expected"),
+    [
+        ("namespaceQuotas: {chat: {H100: 20}, default: {H100: 8}}", 6, 30.0, 3, {"first": 6, "second": 8}),
+        ("namespaceQuotas: {code: {H100: 8}}, exclude: [chat]", 6, 30.0, 3, {"first": 6, "second": 8}),
+        ("quotas: {H100: 6}", 3, 60.0, 3, {"first": 3, "second": 3}),
+        ("quotas: {H100: 8}", 5, 20.0, 1, {"first": 5, "second": 3}),
+    ],
+    ids=["quotas of namespaces", "excluded", "shared and full", "shared with some room"],
+)
+def test_no_quota_takes_what_runs(text: str, ours: int, load: float, rival: int, expected: dict[str, int]) -> None:
+    assert targets(rivals(text, ours=ours, load=load, rival=rival)) == expected
+
+
+@pytest.mark.parametrize("accelerator", ["quota 0//H100", "quota 0/chat/H100"])
+def test_the_name_of_an_accelerator_is_not_that_of_a_quota(accelerator: str) -> None:
+    text = "quotas: {H100: 6}, namespaceQuotas: {chat: {H100: 6}, default: {}}"
+    found = rivals(text, ours=3, load=60.0, rival=3, rival_load=60.0, accelerator=accelerator)
+    assert targets(found)["first"] == 4
+
+
+def test_a_replica_of_very_many_accelerators_does_not_use_up_what_nobody_counts() -> None:
+    text = "namespaceQuotas: {chat: {H100: 20}, default: {H100: -1}}"
+    found = rivals(text, ours=3, load=60.0, rival=1, rival_load=200.0, count=2**31 - 1)
+    assert targets(found)["first"] == 4
+    assert targets(found)["second"] >= 1

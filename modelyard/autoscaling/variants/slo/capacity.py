@@ -1,14 +1,15 @@
 """Latency targets under the GPU limiter: one exact allocation over all models, most important class first.
 
 As long as what the models want fits, nothing changes. Where it does not, the models that compete for a scarce
-accelerator, directly or through others, share what there is by ``mixing.allocate``. Source: WVA SLO reference,
-"Solver".
+accelerator, directly or through others, share what there is by ``mixing.allocate``, together with those that want more
+than a quota allows. Only scarce accelerators move from one model to another: for a quota nothing that runs is taken
+away. Source: WVA SLO reference, "Solver".
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from modelyard.objects.selectors import parse_selector
 
 STAGE = "allocation"
 UNLIMITED = 10**9
-"""GPUs of a pool where none are counted."""
+"""Replicas of a variant that nothing limits."""
 
 
 class QuotaRow(NamedTuple):
@@ -44,12 +45,16 @@ class QuotaRow(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A variant that takes part: its replicas, what is under way, a replica's rate, and its quotas by capacity row."""
+    """A variant that takes part: its replicas, what is under way, a replica's rate, and its quotas by capacity row.
+
+    ``pool_row`` is the capacity row of its accelerators, empty where none are counted.
+    """
 
     sized: Sized
     variant: VariantTransition
     rate: Rate
     quotas: Mapping[str, QuotaRow]
+    pool_row: str
 
     @property
     def seen(self) -> Observation:
@@ -69,7 +74,17 @@ class Member(NamedTuple):
     @property
     def rows(self) -> tuple[str, ...]:
         """The capacity rows that its replicas take units of: its pool, and the quotas."""
-        return (self.seen.pool, *self.quotas)
+        return (self.pool_row, *self.quotas) if self.pool_row else tuple(self.quotas)
+
+    @property
+    def units(self) -> int:
+        """The accelerators that its target takes."""
+        return max(0, self.target - self.variant.lost) * self.seen.gpus
+
+    @property
+    def claimed(self) -> int:
+        """The accelerators that are its own where its rate is not known."""
+        return min(self.target * self.seen.gpus, sum(pod.gpus for pod in self.seen.pods))
 
 
 class CompetingModel(NamedTuple):
@@ -84,8 +99,12 @@ class CompetingModel(NamedTuple):
 def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Variants, tick: TickContext) -> Changes:
     """Return what changes about models whose accelerators do not suffice; ``variants`` are all that hold some."""
     fleet, settings = tick.fleet, tick.settings
-    competitors = [m for demand, proposal in models if (m := _competitor(demand, proposal, variants, tick)) is not None]
     counts_gpus = tick.counts_gpus and fleet.nodes_error is None
+    competitors = [
+        m
+        for demand, proposal in models
+        if (m := _competitor(demand, proposal, variants, tick, counts_gpus)) is not None
+    ]
     if not competitors or not (counts_gpus or tick.quotas):
         return ()
     try:
@@ -94,43 +113,73 @@ def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Var
         return ()
     members = [member for model in competitors for member in model.members]
     pools = Pools(fleet, matches) if counts_gpus else None
-    capacity = dict.fromkeys((member.seen.pool for member in members), UNLIMITED)
+    capacity = {"": UNLIMITED}
+    short, affected = set[str](), set[int]()
     if pools is not None:
         ours = {member.seen.key for member in members}
         pools.reserve(sized.seen for key, sized in variants.items() if key not in ours)
-        capacity = {name: sum(free.values()) for name, free in pools.free.items()}
+        capacity |= {_pool_row(name): sum(free.values()) for name, free in pools.free.items()}
         for member in members:
-            pool, lost = member.seen.pool, member.variant.lost
-            capacity[pool] = capacity.get(pool, 0) + max(0, held(member.seen) - lost) * member.seen.gpus
+            row, lost = member.pool_row, member.variant.lost
+            capacity[row] = capacity.get(row, 0) + max(0, held(member.seen) - lost) * member.seen.gpus
+        for member in (member for index in scarce(competitors, capacity)[0] for member in competitors[index].members):
+            if not member.is_sized:
+                capacity[member.pool_row] = max(0, capacity[member.pool_row] - member.claimed)
+        # Where no node of an accelerator is known nothing can be given, so nothing is taken either.
+        affected, short = scarce(competitors, capacity, set(map(_pool_row, pools.total)))
     within_quotas = _within_quotas(members, variants)
     capacity |= within_quotas
-    for member in (member for model in scarce(competitors, capacity)[0] for member in model.members):
-        if not member.is_sized:
-            seen = member.seen
-            claimed = min(member.target * seen.gpus, sum(pod.gpus for pod in seen.pods))
-            for row in member.rows:
-                capacity[row] = max(0, capacity[row] - claimed)
-    # Where no node of an accelerator is known nothing can be given, so nothing is taken either.
-    affected, short = scarce(competitors, capacity, {*within_quotas, *(pools.total if pools is not None else ())})
-    if not affected:
+    used: dict[str, int] = defaultdict(int)
+    for member in members:
+        for row in member.quotas:
+            used[row] += member.units
+    over = {row for row, units in used.items() if units > capacity[row]}
+    limited = {i for i, model in enumerate(competitors) if any(not over.isdisjoint(m.quotas) for m in model.members)}
+    taking_part = {index: competitors[index] for index in sorted(affected | limited)}
+    if not taking_part:
         return ()
-    demands = {str(index): _demand_of(model, str(index), pools) for index, model in enumerate(affected)}
+    for index, model in enumerate(competitors):
+        for member in model.members:
+            if index not in taking_part:
+                _withdraw(capacity, member.rows, member.units)
+            elif not member.is_sized:
+                _withdraw(capacity, member.quotas if index in affected else member.rows, member.claimed)
+    staying = {
+        member.seen.key
+        for index, model in taking_part.items()
+        for member in model.members
+        if index not in affected or (member.pool_row not in short and not over.isdisjoint(member.quotas))
+    }
+    demands = {str(index): _demand_of(model, str(index), pools, staying) for index, model in taking_part.items()}
     effort = Effort(settings.allocation_effort)
     allocation = allocate(demands.values(), capacity, penalty=settings.transition_penalty, effort=effort)
-    shares = [allocation.shares[name] for name in demands]
-    growth = [
-        {m.seen.pool for m in model.members if share.replicas.get(m.seen.name, 0) + m.variant.lost > m.variant.base}
-        for model, share in zip(affected, shares, strict=True)
-    ]
+    growth: dict[int, set[str]] = {}
+    for index, model in taking_part.items():
+        replicas = allocation.shares[str(index)].replicas
+        growth[index] = {
+            m.seen.pool for m in model.members if replicas.get(m.seen.name, 0) + m.variant.lost > m.variant.base
+        }
     changes: list[tuple[Key, ReplicaChange]] = []
-    for index, (model, share) in enumerate(zip(affected, shares, strict=True)):
-        elsewhere = {pool for other, grown in enumerate(growth) if other != index for pool in grown}
-        changes += _changes(model, share, demands[str(index)].load, settings, allocation.note, elsewhere, short)
+    for index, model in taking_part.items():
+        elsewhere = {pool for other, grown in growth.items() if other != index for pool in grown}
+        keeps = {m.seen.key for m in model.members if m.seen.pool not in elsewhere} | staying
+        share, load = allocation.shares[str(index)], demands[str(index)].load
+        changes += _changes(model, share, load, settings, allocation.note, keeps, over)
     return changes
 
 
+def _pool_row(pool: str) -> str:
+    # Pools have names that tenants choose: they must not meet those of quotas.
+    return f"pool {pool}"
+
+
+def _withdraw(capacity: dict[str, int], rows: Iterable[str], units: int) -> None:
+    for row in rows:
+        capacity[row] = max(0, capacity[row] - units)
+
+
 def _competitor(
-    demand: ModelDemand, proposal: Proposal, variants: Variants, tick: TickContext
+    demand: ModelDemand, proposal: Proposal, variants: Variants, tick: TickContext, counts_gpus: bool
 ) -> CompetingModel | None:
     if demand.forecast is None or proposal.wanted is None or not variants[demand.variants[0].key].decided:
         return None
@@ -138,19 +187,19 @@ def _competitor(
     for seen in demand.variants:
         sized = variants[seen.key]
         transition = sized.proposed.transition or VariantTransition(seen, seen.current or 0)
-        members.append(Member(sized, transition, demand.forecast.rates[seen.name], _quotas(seen, tick.quotas)))
+        row = _pool_row(seen.pool) if counts_gpus else ""
+        members.append(Member(sized, transition, demand.forecast.rates[seen.name], _quotas(seen, tick.quotas), row))
     return CompetingModel(demand, demand.forecast, proposal.wanted, tuple(members))
 
 
 def _quotas(seen: Observation, quotas: Sequence[Quota]) -> dict[str, QuotaRow]:
     """Return what caps a variant, by capacity row: quotas of all namespaces together and of its own."""
-    rows = (
-        QuotaRow(quota.name, namespace, seen.pool, allowed)
-        for quota in quotas
+    return {
+        f"quota {index}/{namespace}/{seen.pool}": QuotaRow(quota.name, namespace, seen.pool, allowed)
+        for index, quota in enumerate(quotas)
         for namespace in ("", seen.key.namespace)
         if (allowed := quota.cap(namespace, seen.pool)) is not None
-    )
-    return {f"quota {row.name}/{row.namespace}/{row.pool}": row for row in rows}
+    }
 
 
 def _within_quotas(members: Sequence[Member], variants: Variants) -> dict[str, int]:
@@ -187,8 +236,8 @@ def _pinned(seen: Observation, pools: Pools) -> int:
 
 def scarce(
     models: Sequence[CompetingModel], capacity: Mapping[str, int], known: Collection[str] | None = None
-) -> tuple[list[CompetingModel], set[str]]:
-    """Return the models that compete, also through others, for capacity of which too little is there, and its rows.
+) -> tuple[set[int], set[str]]:
+    """Return which models compete, also through others, for accelerators of which too few are there, and their rows.
 
     ``known`` are the rows that count (``None``: all).
     """
@@ -196,9 +245,8 @@ def scarce(
     touched: dict[str, list[int]] = defaultdict(list)
     for index, model in enumerate(models):
         for member in model.members:
-            for row in member.rows:
-                used[row] += max(0, member.target - member.variant.lost) * member.seen.gpus
-                touched[row].append(index)
+            used[member.pool_row] += member.units
+            touched[member.pool_row].append(index)
     short = {row for row, units in used.items() if units > capacity.get(row, 0) and (known is None or row in known)}
     open_rows, seen_rows, competing = list(short), set(short), set[int]()
     while open_rows:
@@ -206,13 +254,13 @@ def scarce(
             if index in competing:
                 continue
             competing.add(index)
-            for row in {row for member in models[index].members for row in member.rows} - seen_rows:
+            for row in {member.pool_row for member in models[index].members} - seen_rows:
                 seen_rows.add(row)
                 open_rows.append(row)
-    return [models[index] for index in sorted(competing)], short
+    return competing, short
 
 
-def _demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
+def _demand_of(model: CompetingModel, name: str, pools: Pools | None, staying: Collection[Key]) -> Demand:
     # The planned load, or what saturation asks for beyond it.
     forecast, group = model.forecast, model.demand.group
     members = [member for member in model.members if member.is_sized]
@@ -220,13 +268,17 @@ def _demand_of(model: CompetingModel, name: str, pools: Pools | None) -> Demand:
     # The covering's last replica is rarely full: what it carries beyond the load is nobody's need.
     if any(m.target > max(m.variant.base, model.wanted.get(m.seen.name, 0)) for m in members):
         load = max(load, sum(m.rate.rate * m.target for m in members))
-    options = [
-        _kept(
-            replace(option_of(m.variant, m.rate), also=tuple(m.quotas)),
-            min(m.variant.base, _pinned(m.seen, pools)) if pools is not None else 0,
+    options: list[Option] = []
+    for member in members:
+        variant, rows = member.variant, member.rows
+        option = option_of(variant, member.rate)
+        option = (
+            replace(option, accelerator=rows[0], also=rows[1:]) if rows else replace(option, accelerator="", units=1)
         )
-        for m in members
-    ]
+        least = min(variant.base, _pinned(member.seen, pools)) if pools is not None else 0
+        if member.seen.key in staying:
+            least = max(least, min(member.target, variant.base) - variant.lost)
+        options.append(_kept(option, least))
     running = [i for i, option in enumerate(options) if option.current]
     may_sleep = model.demand.zero.enabled and forecast.idle
     if running and not may_sleep and not any(option.minimum for option in options):
@@ -250,16 +302,16 @@ def _changes(
     load: float,
     settings: FleetSettings,
     note: str,
-    elsewhere: Collection[str],
-    short: Collection[str],
+    keeps: Collection[Key],
+    over: Collection[str],
 ) -> Iterator[tuple[Key, ReplicaChange]]:
-    """Yield the model's changes; ``short`` are the capacity rows of which there is too little.
+    """Yield the model's changes; ``over`` are the quotas that do not suffice.
 
-    What runs is given up only where another model takes it (``elsewhere``): giving it up for a cheaper mix alone would
-    undo, without any delay, what the demand had asked for a tick before.
+    What runs is given up only where another model takes it (the others are in ``keeps``): giving it up for a cheaper
+    mix alone would undo, without any delay, what the demand had asked for a tick before.
     """
     note = f" ({note})" if note else ""
-    quota = next((quota for m in model.members for row, quota in m.quotas.items() if row in short), None)
+    quota = next((quota for m in model.members for row, quota in m.quotas.items() if row in over), None)
     scarcity = quota or "accelerators are scarce"
     why = Explanation(Reason.OTHER_MIX, scarcity=scarcity, note=note)
     if share.served < load * (1 - 1e-9):
@@ -271,7 +323,7 @@ def _changes(
         base = member.variant.base
         granted += member.variant.lost
         after = up_to(member.variant, granted, settings) if granted > base else granted
-        if member.seen.pool not in elsewhere:
+        if member.seen.key in keeps:
             after = max(after, min(before, base))
         change = ReplicaChange(STAGE, before, None)
         if after != before:

@@ -15,7 +15,7 @@ from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
 
-_HIGHEST = 1e12
+HIGHEST = 1e12
 """A price nobody means; far beyond, a fleet's cost could not be added up."""
 
 
@@ -64,7 +64,7 @@ class UnitCosts:
 
     def _take(self, document: Document, prices: dict[str, float], name: str, value: object, where: str) -> None:
         cost = number(value)
-        if cost is None or cost > _HIGHEST:
+        if cost is None or cost > HIGHEST:
             text = "is missing" if value is None else f"= {shown(value)} must be a finite number of at least 0"
             self.notices.warn(document, f"{where} {text}; the accelerator has no price")
         else:
