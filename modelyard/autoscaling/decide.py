@@ -183,7 +183,7 @@ def _demands(
 
 
 def _is_aimed_at(forecast: LoadForecast) -> bool:
-    """Whether a forecast has a say: variants in saturation form aim at targets only where these can be reached.
+    """Return whether a forecast counts: variants in saturation form aim at targets only where these can be reached.
 
     One that was aimed with before keeps its caution while only the load is not known.
     """

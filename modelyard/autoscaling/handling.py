@@ -21,7 +21,7 @@ MOST_REPLICAS = 2**31 - 1
 
 
 class CompatibilityRules(NamedTuple):
-    """How a compatibility mode reads a variant, its configuration and its status."""
+    """The way a compatibility mode reads a variant, its configuration and its status."""
 
     counts_surge: bool = False
     """Pods beyond ``spec.replicas``, as a rolling update creates them, are replicas to plan with."""
@@ -56,7 +56,7 @@ class Handling(NamedTuple):
 
     @property
     def reading(self) -> CompatibilityRules:
-        """How the mode reads the object."""
+        """The rules of the mode that the object is read by."""
         return READINGS[self.compatibility]
 
 

@@ -59,7 +59,7 @@ def documented(strategy: VariantStrategy, analyzer: str) -> StrategyEntry:
 
 
 class BindingEntry(NamedTuple):
-    """How the policy bindings of one compatibility mode are decided."""
+    """The strategy for the policy bindings of one compatibility mode."""
 
     strategy: BindingStrategy
     compatibility: Compatibility = Compatibility.REPAIRED

@@ -19,7 +19,7 @@ Proposal_co = TypeVar("Proposal_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class TickContext:
-    """What all decisions of one tick share. ``counts_gpus``: the GPU limiter is on."""
+    """The context of all decisions of one tick. ``counts_gpus``: the GPU limiter is on."""
 
     fleet: Fleet
     settings: FleetSettings

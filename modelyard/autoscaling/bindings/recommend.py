@@ -20,7 +20,7 @@ SLACK = 1e-9
 
 
 class MetricProposal(NamedTuple):
-    """What one metric asks for. ``ratio`` is load over target (1: exactly on target).
+    """The replicas that one metric asks for. ``ratio`` is load over target (1: exactly on target).
 
     ``target`` is what one instance should carry.
     """

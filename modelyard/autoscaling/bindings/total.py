@@ -46,7 +46,7 @@ class TotalDecision:
 
 
 class BindingDemand(NamedTuple):
-    """What is asked of a binding's targets. ``effort`` bounds the search for the exact shares."""
+    """The targets of a binding with their policy and memory. ``effort`` bounds the search for the exact shares."""
 
     view: BindingView
     policy: PolicyView

@@ -83,7 +83,7 @@ class Analysis(Assessment):
         return any(round(limit - load / provided - trigger, DIGITS) < 0 for load, limit, trigger in loads)
 
     def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
-        """Whether all of the load fits without ``removed`` replicas, with margin; no where a signal is missing."""
+        """Return whether the load fits without ``removed`` replicas, with margin; no where a signal is missing."""
         left = self.capacity - sum(removed.values())
         if left < 1 or self.incomplete:
             return False

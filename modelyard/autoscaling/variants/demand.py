@@ -25,7 +25,7 @@ from modelyard.objects import Key, Notice
 
 
 class Attains(NamedTuple):
-    """What a rate holds where the share of requests within the targets is aimed at.
+    """Further facts about a rate where the share of requests within the targets is aimed at.
 
     ``may_miss`` is the share of requests that may miss with ``replicas`` together, ``idle_misses`` the share that
     misses on idle replicas where that is more than allowed. ``busy`` is the engines that a request per second keeps
@@ -46,7 +46,7 @@ class Attains(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """What one replica of a variant can take within its targets.
+    """The load that one replica of a variant can take within its targets.
 
     ``rate`` is in requests per second, NaN when not known; ``binding`` what limits it. ``eased``: a target can be met,
     but only by a replica with next to nothing to do, and the replica is sized for a little more. ``assumed_sizes``: the
@@ -70,7 +70,7 @@ class Rate(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether one replica's rate is known."""
+        """True where one replica's rate is known."""
         return self.rate > 0 and not self.assumed_sizes
 
     @property
@@ -136,7 +136,7 @@ class Group(NamedTuple):
 
 
 class StrategyEntry(NamedTuple):
-    """How the models of one compatibility mode and analyzer are decided.
+    """The strategies for the models of one compatibility mode and analyzer.
 
     ``with_targets`` decides about models with latency targets. ``idle`` says whether a model may go to zero.
     ``remembers``: transitions and regretted scale-downs are remembered from tick to tick.
@@ -151,7 +151,7 @@ class StrategyEntry(NamedTuple):
 
 
 class ModelDemand(NamedTuple):
-    """What is asked of a group, and how it is decided.
+    """The load, configuration and signals that a group is decided by.
 
     ``forecast`` is ``None`` where saturation alone decides. ``backlog`` is requests that wait at a gateway,
     ``backlog_bytes`` the size of their bodies.

@@ -21,7 +21,7 @@ MOST = 200
 
 
 class VariantTransition(NamedTuple):
-    """What is under way for a variant.
+    """The scaling of a variant that is under way.
 
     ``base`` is the replicas once the scaling under way is complete, ``coming`` those of them that are not ready,
     ``lost`` those that should have been ready long ago: they exist, and nothing may count on them. ``timed_out_from``
@@ -60,7 +60,7 @@ NOTHING_TRACKED = Tracked()
 
 
 class ReplicaChange(NamedTuple):
-    """What one stage makes of a variant's replicas; ``after`` ``None``: it only explains.
+    """A variant's replicas before and after one stage; ``after`` ``None``: it only explains.
 
     ``why`` is the detail of the step (empty: not shown); ``reason``, unless empty, is the decision's from then on.
     ``prefix`` and ``suffix`` are added to the decision's message.
@@ -95,7 +95,7 @@ Changes = Iterable[tuple[Key, ReplicaChange]]
 
 
 class Origin(Enum):
-    """Who proposes."""
+    """The source of a proposal."""
 
     STRATEGY = "strategy"
     ZERO = "zero"
@@ -105,7 +105,7 @@ class Origin(Enum):
 
 
 class Proposed(NamedTuple):
-    """What is proposed for one variant.
+    """The replicas proposed for one variant.
 
     ``why`` is the message; the outcome's reason is the decision's. Not ``decided``: replicas are merely kept.
     ``metrics``, ``optimization`` and ``target`` are conditions. ``learnt`` are further fields of the memory that may
@@ -143,7 +143,7 @@ class Proposed(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What a strategy proposes for a model.
+    """The replicas that a strategy proposes for a model.
 
     ``problem`` is why it could not decide, as the condition ``MetricsAvailable``; ``invalid`` what is wrong with the
     configuration it needs. ``scale_down_safe`` is ``None`` when there was no analysis of saturation. ``settled``: the
@@ -194,7 +194,7 @@ class Sized(NamedTuple):
 
     @property
     def decided(self) -> bool:
-        """Whether replicas are not merely kept."""
+        """False where replicas are merely kept."""
         return self.proposed.decided
 
     @property
@@ -213,7 +213,7 @@ class Sized(NamedTuple):
 
     @property
     def limited_by(self) -> str | None:
-        """What accelerators or quotas limited, if anything."""
+        """The limiter or quota that limited the replicas, if any."""
         return next((change.limited_by for change in reversed(self.changes) if change.limited_by), None)
 
     @property

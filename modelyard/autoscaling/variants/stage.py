@@ -18,7 +18,7 @@ class ProposedModel(NamedTuple):
 
 
 class StageResult(NamedTuple):
-    """What a stage changes, and what went wrong with it."""
+    """The changes of a stage, and the error that it reports."""
 
     changes: Changes = ()
     problem: str | None = None

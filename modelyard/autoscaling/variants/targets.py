@@ -56,7 +56,7 @@ class TargetAnswer(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What the rules look at: the variants with what is under way, the analysis, and the load expected."""
+    """The input of the rules: the variants with what is under way, the analysis, and the load expected."""
 
     demand: ModelDemand
     variants: Sequence[VariantTransition]
@@ -67,13 +67,13 @@ class Situation(NamedTuple):
 
     @property
     def provided(self) -> float:
-        """What there will be once everything under way is complete; replicas that never came up do not count."""
+        """The replicas once everything under way is complete; those that never came up do not count."""
         analysis = self.analysis
         return sum((v.base - v.lost) * analysis.worth(v.seen) for v in self.variants) - analysis.lost
 
     @property
     def may_sleep(self) -> bool:
-        """Whether the model may go to zero replicas."""
+        """True where the model may go to zero replicas."""
         return self.demand.zero.enabled
 
 
@@ -177,7 +177,7 @@ def _partial(outcome: Reason, situation: Situation, **facts: float) -> Explanati
 
 
 class Need(NamedTuple):
-    """What a model needs and has, with what is coming."""
+    """The capacity that a model needs and has, with what is coming."""
 
     wanted: float
     provided: float

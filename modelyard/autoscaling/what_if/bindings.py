@@ -92,7 +92,7 @@ class VirtualBinding:
         return replace(self.view, targets=tuple(targets))
 
     def starting(self, now: float) -> bool:
-        """Whether instances are on their way."""
+        """True while instances are on their way."""
         return any(at > now for target in self._targets.values() for at in target.coming)
 
     def _values(self) -> dict[str, tuple[Mapping[str, float], ...]]:

@@ -32,7 +32,7 @@ UNLIMITED = 10**9
 
 
 class QuotaRow(NamedTuple):
-    """What a quota allows of a pool, in a namespace or (``""``) in all together."""
+    """The GPUs of a pool that a quota allows, in a namespace or (``""``) in all together."""
 
     name: str
     namespace: str
@@ -58,7 +58,7 @@ class Member(NamedTuple):
 
     @property
     def seen(self) -> Observation:
-        """What is known of the variant."""
+        """The observation of the variant."""
         return self.sized.seen
 
     @property
@@ -68,7 +68,7 @@ class Member(NamedTuple):
 
     @property
     def is_sized(self) -> bool:
-        """Whether a replica's rate is known."""
+        """True where a replica's rate is known."""
         return self.rate.known and self.rate.objective.problem is None
 
     @property

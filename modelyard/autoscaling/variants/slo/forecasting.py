@@ -23,7 +23,7 @@ Size = Callable[[Sequence[MeasuredLoad], FleetSettings, float], Sequence[LoadFor
 
 
 class Forecasting(NamedTuple):
-    """How the load of groups with targets is measured, sized for (a forecast each, or what failed) and explained."""
+    """Measures and explains the load of groups with targets: a forecast each, or what failed."""
 
     measure: Measure
     size: Size

@@ -74,7 +74,7 @@ def read_objectives(
 
 
 def _can_learn(seen: Observation, performances: Performances) -> bool:
-    """Whether a variant in saturation form shows how fast its engine is, or did."""
+    """Return whether a variant in saturation form shows how fast its engine is, or did."""
     if seen.variant.form != "saturation" or not seen.handling.reading.uses_load:
         return False
     if seen.memory.slo is not None and seen.memory.slo.speed is not None:
