@@ -67,9 +67,10 @@ async def versions(cluster: Cluster, namespace: str) -> dict[str, str]:
 
 
 def timeless(value: Any) -> Any:
-    """Without the moment it was decided at, which two runs cannot share."""
+    """Without the moment it was decided at, and the load measured then, which two runs cannot share."""
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k not in ("at", "lastTransition", "resourceVersion")}
+        moment = ("at", "lastTransition", "resourceVersion", "load")
+        return {k: timeless(v) for k, v in value.items() if k not in moment}
     if isinstance(value, list):
         return [timeless(part) for part in value]
     return "a time" if isinstance(value, float) and value > 1e9 else value
