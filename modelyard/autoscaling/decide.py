@@ -144,7 +144,7 @@ def _demands(
     shared = shared_models(fleet.variants) if signals.gateway_queue or signals.gateway_bytes else frozenset[str]()
     configs = [saturation.resolve(group.namespace, group.model_id) for group in groups]
     performances = with_groups(signals.performance, active) if any(config.tokens for config in configs) else {}
-    known = entries()
+    strategies = entries()
     demands: list[ModelDemand] = []
     models: dict[int, str] = {}
     errors: list[str] = []
@@ -159,9 +159,9 @@ def _demands(
             rates = forecast.rates
             aimed = forecast if _is_aimed_at(forecast) else None
         location = group.namespace, group.model_id, group.model_id in shared
-        entry = known.get((group.compatibility, config.analyzer))
+        entry = strategies.get((group.compatibility, config.analyzer))
         if entry is None:
-            entry = known[group.compatibility, ""]
+            entry = strategies[group.compatibility, ""]
             why = Explanation(Reason.ANALYZER_NOT_IN_MODE, name=config.analyzer, mode=group.compatibility)
             group = group.warned(why, [seen.key for seen in group.variants])
         demands.append(
@@ -238,8 +238,8 @@ def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple
 def _in_one_mode(group: Group) -> Group:
     """Return the group in repaired mode where its variants ask for several."""
     default = Compatibility.REPAIRED
-    others = [seen.key for seen in group.variants if seen.handling.compatibility is not default]
-    if len(others) in (0, len(group.variants)):
+    published = [seen.key for seen in group.variants if seen.handling.compatibility is not default]
+    if len(published) in (0, len(group.variants)):
         return group
     variants = []
     for seen in group.variants:
@@ -249,7 +249,7 @@ def _in_one_mode(group: Group) -> Group:
             seen = seen._replace(handling=handling, pending=max(0, (seen.current or 0) - (seen.ready or 0)))
         variants.append(seen)
     group = group._replace(variants=tuple(variants), compatibility=default)
-    return group.warned(Explanation(Reason.MODES_MIXED, model=group.name), others)
+    return group.warned(Explanation(Reason.MODES_MIXED, model=group.name), published)
 
 
 def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants, list[str]]:

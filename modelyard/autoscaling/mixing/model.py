@@ -66,7 +66,7 @@ class Option:
 
 @dataclass(slots=True)
 class Effort:
-    """What searches may still look at: items of nodes, or rows of simplex iterations. It is counted, not timed, so that
+    """Work left to searches: items of nodes, or rows of simplex iterations. It is counted, not timed, so that
     an answer does not depend on the machine. No search goes without an answer."""
 
     left: int

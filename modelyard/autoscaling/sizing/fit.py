@@ -163,7 +163,7 @@ def fit(
 def implausible(
     alpha: float, beta: float, gamma: float, delta: float, max_batch: int, prompt_tokens: float
 ) -> tuple[str, ...]:
-    """What is suspicious about a parameter set, for people: sets of different sources predict seconds of prefill beside
+    """Return suspicions about a parameter set, for people: sets of different sources predict seconds of prefill beside
     milliseconds of decode."""
     prefill = gamma + delta * prompt_tokens * max_batch
     decode = alpha + beta * max_batch

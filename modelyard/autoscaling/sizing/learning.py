@@ -77,7 +77,7 @@ class LearntSpeed(NamedTuple):
 
 
 def observe(known: LearntSpeed, seen: SpeedObservation, prompts: Sizes) -> LearntSpeed:
-    """What is known after one more observation, if an engine could show it; of ``prompts`` only the spread counts."""
+    """Return the sums after one more observation, if an engine could show it; of ``prompts`` only the spread counts."""
     plausible = all(1 / HIGHEST < value < HIGHEST for value in seen)
     if not plausible or seen.rate * seen.output * seen.itl > 1000 * MOST_BATCH:
         return known

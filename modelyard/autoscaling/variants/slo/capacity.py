@@ -209,14 +209,14 @@ def _within_quotas(members: Sequence[Member], variants: Variants) -> dict[str, i
         for row in member.quotas:
             holding[row].append(member)
     ours = {member.seen.key for member in members}
-    others = [variant.seen for variant in variants.values() if variant.seen.key not in ours]
+    outsiders = [variant.seen for variant in variants.values() if variant.seen.key not in ours]
     left: dict[str, int] = {}
-    for row, counted in holding.items():
-        quota = counted[0].quotas[row]
-        beside = [s for s in others if s.pool == quota.pool and quota.namespace in ("", s.key.namespace)]
-        beyond = sum((seen.current or 0) * seen.gpus for seen in beside)
-        lost = sum(member.variant.lost * member.seen.gpus for member in counted)
-        now = sum(max(0, (m.seen.current or 0) - m.variant.lost) * m.seen.gpus for m in counted)
+    for row, holders in holding.items():
+        quota = holders[0].quotas[row]
+        sharing = [s for s in outsiders if s.pool == quota.pool and quota.namespace in ("", s.key.namespace)]
+        beyond = sum((seen.current or 0) * seen.gpus for seen in sharing)
+        lost = sum(member.variant.lost * member.seen.gpus for member in holders)
+        now = sum(max(0, (m.seen.current or 0) - m.variant.lost) * m.seen.gpus for m in holders)
         left[row] = max(quota.allowed - beyond - lost, now)
     return left
 
@@ -235,11 +235,11 @@ def _pinned(seen: Observation, pools: Pools) -> int:
 
 
 def scarce(
-    models: Sequence[CompetingModel], capacity: Mapping[str, int], known: Collection[str] | None = None
+    models: Sequence[CompetingModel], capacity: Mapping[str, int], counted: Collection[str] | None = None
 ) -> tuple[set[int], set[str]]:
     """Return which models compete, also through others, for accelerators of which too few are there, and their rows.
 
-    ``known`` are the rows that count (``None``: all).
+    ``counted`` are the rows that count (``None``: all).
     """
     used: dict[str, int] = defaultdict(int)
     touched: dict[str, list[int]] = defaultdict(list)
@@ -247,7 +247,7 @@ def scarce(
         for member in model.members:
             used[member.pool_row] += member.units
             touched[member.pool_row].append(index)
-    short = {row for row, units in used.items() if units > capacity.get(row, 0) and (known is None or row in known)}
+    short = {row for row, units in used.items() if units > capacity.get(row, 0) and (counted is None or row in counted)}
     open_rows, seen_rows, competing = list(short), set(short), set[int]()
     while open_rows:
         for index in touched[open_rows.pop()]:
