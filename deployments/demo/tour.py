@@ -74,7 +74,7 @@ class Tour:
 
     @property
     def records(self) -> list[PodRecord]:
-        """What the node agent knows of the pods."""
+        """Return the node agent's records of the pods."""
         return list(RecordStore(self.stack.paths.agent).all())
 
     async def kubectl(self, *words: str, namespace: str = SHOP) -> None:

@@ -80,7 +80,7 @@ def trend(title: str, found: Sequence[MeasuredRun], folder: Path) -> Path:
 
 
 def _latencies(runs: Iterable[MeasuredRun]) -> tuple[tuple[str, str, float, str], ...]:
-    """What is drawn of these runs: the field, its name, a factor and the unit; of what streams nothing, the latency."""
+    """Return the latencies drawn: the field, its name, a factor and the unit; of what streams nothing, the latency."""
     if any(run.ttft is not None for run in runs):
         return ("ttft", "TTFT", 1.0, "s"), ("itl", "ITL", 1000.0, "ms")
     return (("latency", "latency", 1.0, "s"),)

@@ -35,7 +35,7 @@ _WRITE_ONLY = {"stringData"}
 
 @dataclass(frozen=True, slots=True)
 class Applying:
-    """How objects are applied; see ``Cluster.apply``."""
+    """Options of applying objects; see ``Cluster.apply``."""
 
     transport: Transport
     discovery: Discovery

@@ -196,7 +196,7 @@ class ModelDelivery:
         return str(_exclusion(model, node, found) or "")
 
     def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
-        """Of the namespaces that wait the one with the fewest turns is next, and none has more than its share, whatever
+        """Sort by turns: the namespace with the fewest is next, and none has more than its share, whatever
         its models, its pods and the statuses that it may have written itself say."""
         model, share = wish.model, wish.settings.share
         busy = [one for one in world[JOBS].by("source", model.source) if one.key.namespace == self.home]

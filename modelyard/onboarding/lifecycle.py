@@ -128,7 +128,7 @@ class Onboarding:
 
 
 def _manifest(asked: OnboardRequest, document: objects.Document, now: float) -> objects.Document:
-    """What stays has no owner; probes and benchmarks go with the onboarding."""
+    """Objects that stay have no owner; probes and benchmarks go with the onboarding."""
     kind, name = name_of(document)
     if kind in _KEPT or name == asked.name:
         document = {**document, "metadata": {**document["metadata"], "ownerReferences": []}}

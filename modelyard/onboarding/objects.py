@@ -58,7 +58,7 @@ def probe(asked: OnboardRequest, candidate: ServingCandidate) -> Document:
 
 
 def probe_name(asked: OnboardRequest, candidate: ServingCandidate, more: str = "") -> str:
-    """Of a candidate's probe and of its first BenchmarkJob; with ``more``, of another one."""
+    """Return the name of a candidate's probe and first BenchmarkJob; with ``more``, of another one."""
     return fitting(f"{asked.name}-probe-{candidate.runtime}{more}".replace(".", "-"), 50)
 
 

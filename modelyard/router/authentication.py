@@ -36,7 +36,7 @@ _MOST_API_KEYS = 10_000
 
 
 class TokenAdmission:
-    """Who may ask, by tokens where the settings ask for them, else everybody. Use within ``running()``."""
+    """Admits callers by tokens where the settings ask for them, else everybody. Use within ``running()``."""
 
     def __init__(self, settings: AuthSettings, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -74,7 +74,7 @@ class TokenAdmission:
             await asyncio.gather(task, return_exceptions=True)
 
     async def authenticate(self, headers: Mapping[str, str]) -> Principal | ErrorAnswer:
-        """Who it is by the first value of each header (names in lower case), or 401."""
+        """Return the caller by the first value of each header (names in lower case), or 401."""
         if not self._settings.enabled:
             return Principal()
         token = tokens.bearer(headers.get("authorization", ""))

@@ -15,7 +15,7 @@ _AT_ONCE = contextlib.nullcontext()
 
 
 class FairTurns:
-    """Who is served next where not all can be at once: a queue for each model, ordered by what users used lately."""
+    """The order of service where not all can be first: a queue for each model, ordered by what users used lately."""
 
     def __init__(self, fairness: Fairness) -> None:
         self._fairness = fairness

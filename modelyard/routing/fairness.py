@@ -134,7 +134,7 @@ class UserQueue(Generic[T]):
             self._push(ticket.user)
 
     def next(self, now: float) -> Ticket[T] | None:
-        """Whose turn begins now; ``None``: nobody waits or nobody may begin."""
+        """Return the turn that begins now; ``None``: nobody waits or nobody may begin."""
         if not self._waiting or self.under_way >= (self.fairness.concurrent or math.inf) or now < self._next_at:
             return None
         if self.fairness.rate:  # turns that nobody took are not made up for

@@ -75,7 +75,7 @@ class RoutedPod:
 
 
 class Context(NamedTuple):
-    """What of a request the choice looks at."""
+    """The parts of a request that the choice depends on."""
 
     upstream_model: str = ""
     lora: bool = False

@@ -27,7 +27,7 @@ TOKENS = {"default": "analyzerName: saturation"}
 
 
 class Result(NamedTuple):
-    """What is proposed for one variant."""
+    """The proposal for one variant."""
 
     seen: Observation
     proposed: Proposed
@@ -108,7 +108,7 @@ def tokens_decide(
     load: ModelLoad | None = None,
     **fields: object,
 ) -> dict[str, Result]:
-    """What the repaired token analysis and the rules for targets propose, by name."""
+    """Return what the repaired token analysis and the rules for targets propose, by name."""
     fleet = make_fleet(*serving, **{"config": TOKENS, **fields})  # type: ignore[arg-type]
     demand = make_demand(fleet, settings, load=load)
     analysis = analyse(demand, performance_of(fleet) if performance is None else performance, settings, backlog)
@@ -118,7 +118,7 @@ def tokens_decide(
 def percentages_decide(
     *serving: Serving, settings: FleetSettings, load: ModelLoad | None = None, backlog: float = 0.0, **fields: object
 ) -> dict[str, Result]:
-    """What the repaired percentage analysis and the rules for targets propose, by name."""
+    """Return what the repaired percentage analysis and the rules for targets propose, by name."""
     fleet = make_fleet(*serving, **fields)  # type: ignore[arg-type]
     demand = make_demand(fleet, settings, load=load)
     analysis = analyse_repaired(demand.variants, demand.config.thresholds, settings, NOW, backlog)
