@@ -57,7 +57,7 @@ def fit(
 ) -> None:
     """The engine's alpha, beta, gamma, delta with 95 % intervals, and the profile that replicas are sized by. -o yaml:
     the patch for a VariantAutoscaling."""
-    from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+    from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
     from modelyard.autoscaling.provenance import NAMES
     from modelyard.benchmarks.profiles import patch, points
     from modelyard.cli.benchmarks import results_of
@@ -67,8 +67,8 @@ def fit(
     there = _cluster(lambda cluster: _variant(cluster, variant)) if variant else None
     known: dict[str, Any] = {"kv_tokens": kv_tokens}
     if there is not None:
-        text = (there["metadata"].get("annotations") or {}).get(ANNOTATION)
-        known["startup"] = parse_memory(VariantMemory, ANNOTATION, text)[0].startup_seconds
+        text = (there["metadata"].get("annotations") or {}).get(AUTOSCALING_STATE)
+        known["startup"] = parse_memory(VariantMemory, AUTOSCALING_STATE, text)[0].startup_seconds
     results = results_of(source)
     known |= {"max_batch": max_batch, "tokens": step_tokens, "one_length": one_length}
     found, profile = fit_profile(points(results, warn), prompt_tokens, output_tokens, **known)

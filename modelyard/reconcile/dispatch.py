@@ -20,8 +20,7 @@ from modelyard.objects import Key
 from modelyard.objects.documents import cut
 from modelyard.reconcile.plan import CLAIM, Plan, Ref, Subject
 from modelyard.reconcile.run_limits import RUNS, RunAdmission, RunLoad
-from modelyard.reconcile.status import LONGEST_MESSAGE, timestamp
-from modelyard.reconcile.status import is_due as is_status_due
+from modelyard.reconcile.status import LONGEST_MESSAGE, is_status_due, timestamp
 
 MOST_IN_A_BATCH = 50
 CHILD_PAUSE = 60.0

@@ -60,7 +60,7 @@ def patch(status: Status, stored: Mapping[str, Any], now: float) -> dict[str, An
     return {**status.fields, "conditions": merged}
 
 
-def is_due(
+def is_status_due(
     status: Status,
     stored: Mapping[str, Any],
     now: float,
@@ -113,7 +113,7 @@ def status_plan(
     each condition there.
     """
     plan = Plan(subject, main.reason, main.message, wanted=status, stored=stored)
-    if not is_due(status, stored, now, 0.0, subject.uid):
+    if not is_status_due(status, stored, now, 0.0, subject.uid):
         return plan
     conditions = stored.get("conditions") or ()
     before = {item.get("type", ""): (item.get("status", ""), item.get("reason", "")) for item in conditions}

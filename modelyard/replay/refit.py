@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from modelyard.autoscaling.conditions import PROFILE_DRIFT
-from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.provenance import provenance
 from modelyard.autoscaling.sizing.fit import FitError
 from modelyard.benchmarks.profiles import LibraryProfile, ProfileKey, patch, points
@@ -116,7 +116,9 @@ def refit(variant: Mapping[str, Any], job: Mapping[str, Any], since: float, toke
     if one.memory.failed:
         raise RefitFailed(f"{one.key} could not be measured again: {one.memory.failed}")
     told, batch = provenance(variant), variant["spec"]["variantProfile"]["maxBatchSize"]
-    memory, _ = parse_memory(VariantMemory, ANNOTATION, (variant["metadata"].get("annotations") or {}).get(ANNOTATION))
+    memory, _ = parse_memory(
+        VariantMemory, AUTOSCALING_STATE, (variant["metadata"].get("annotations") or {}).get(AUTOSCALING_STATE)
+    )
     kv_tokens = told.get("kvTokens")
     left_out: list[str] = []
     try:

@@ -17,7 +17,7 @@ from modelyard.reconcile.dispatch import PATIENCE
 from modelyard.reconcile.memory import parse_memory, render_memory
 from modelyard.reconcile.object_result import ObjectResult, ResultState
 from modelyard.reconcile.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World, wish_of
-from modelyard.reconcile.status import is_due, status_plan, timestamp
+from modelyard.reconcile.status import is_status_due, status_plan, timestamp
 from modelyard.routing import findings
 from modelyard.routing.lifecycle import PODS_WANTED, SERVERS_WANTED
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route
@@ -120,7 +120,7 @@ class RouteRollOuts:
 
     def _forgotten(self, here: StoredRoute, now: float) -> Plan | None:
         status = Status({}, (), transient=frozenset({CONDITION}))
-        due = is_due(status, here.route.status, now, 0.0)
+        due = is_status_due(status, here.route.status, now, 0.0)
         if not (due or here.memory):
             return None
         return Plan(

@@ -19,8 +19,8 @@ from modelyard.workloads.changes import Identity, Object, identity
 from modelyard.workloads.components import LARGEST_NUMBER, RAW, SERVERLESS, components, effective
 from modelyard.workloads.model_routes import Behind
 from modelyard.workloads.standing import makes_pods
-from modelyard.workloads.values import Body, ChildObject, Note, Rendered, plain
-from modelyard.workloads.world import KNATIVE, StoredChild
+from modelyard.workloads.values import Body, ChildObject, Note, Rendered, StoredChild, plain
+from modelyard.workloads.world import KNATIVE
 
 CANARY: Final = "modelyard.dev/canary"
 """Label of a canary's Deployment and pods."""

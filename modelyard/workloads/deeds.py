@@ -9,8 +9,7 @@ from typing import Any
 from modelyard.workloads.changes import identity, marked
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.standing import in_turn, is_workload
-from modelyard.workloads.values import Refused
-from modelyard.workloads.world import StoredChild
+from modelyard.workloads.values import Refused, StoredChild
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from modelyard.objects.documents import few
 from modelyard.workloads.changes import Changes, Identity, differences, identity
 from modelyard.workloads.resolution import ACCEPT, GENERATION, Resolved, recorded, unasked
 from modelyard.workloads.standing import is_workload
-from modelyard.workloads.values import Rendered
-from modelyard.workloads.world import StoredChild, StoredService
+from modelyard.workloads.values import Rendered, StoredChild
+from modelyard.workloads.world import StoredService
 
 ADOPTION: Final = "adoption"
 """In the annotation ``ACCEPT``: that workloads of another controller are made as they are here."""

@@ -15,8 +15,7 @@ from modelyard.workloads.command_line import literals, words
 from modelyard.workloads.request_limits import duration
 from modelyard.workloads.routes import Backend, RoutedService
 from modelyard.workloads.settings import IngressSettings
-from modelyard.workloads.values import Abilities, Body, ChildObject, Refusal
-from modelyard.workloads.world import StoredChild
+from modelyard.workloads.values import Abilities, Body, ChildObject, Refusal, StoredChild
 
 ROUTED: Final = "modelyard.dev/routed"
 """Annotation of a service: ``true`` has the router share its requests, ``false`` has not, whatever the settings say."""

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from modelyard.objects import Notice
 from modelyard.objects.kinds import PODS, STATEFUL_SETS
 from modelyard.reconcile.plan import Child
-from modelyard.workloads.world import ServicePod, StoredChild
+from modelyard.workloads.values import StoredChild
+from modelyard.workloads.world import ServicePod
 
 GRACE: Final = 60.0
 """Seconds in which a pod that failed may become ready again."""

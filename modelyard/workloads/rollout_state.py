@@ -12,8 +12,8 @@ from modelyard.workloads.gates import GateWatch
 from modelyard.workloads.resolution import Resolved
 from modelyard.workloads.returning import Aim
 from modelyard.workloads.standing import ComponentStanding
-from modelyard.workloads.values import Refused, Rendered
-from modelyard.workloads.world import StoredChild, StoredService
+from modelyard.workloads.values import Refused, Rendered, StoredChild
+from modelyard.workloads.world import StoredService
 
 PENDING = "MetadataPending"
 """Reason of a service whose model's files have not been read yet."""

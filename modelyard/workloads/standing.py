@@ -11,8 +11,8 @@ from modelyard.workloads import names
 from modelyard.workloads.changes import Identity, identity
 from modelyard.workloads.diagnosis import Trouble, worst
 from modelyard.workloads.groups import GROUP
-from modelyard.workloads.values import Body, ChildObject
-from modelyard.workloads.world import KNATIVE, WORKLOADS, ServicePod, StoredChild
+from modelyard.workloads.values import Body, ChildObject, StoredChild
+from modelyard.workloads.world import KNATIVE, WORKLOADS, ServicePod
 
 COMPONENTS = (names.ENGINE, names.DECODER, names.ROUTER)
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
-from modelyard.objects import Namespace
+from modelyard.objects import Key, Namespace, ResourceType
 from modelyard.objects.documents import cut, printable
+from modelyard.objects.parse import key_of
 from modelyard.resources import ResourceInvalid
 from modelyard.resources.base import Resource
 from modelyard.workloads.settings import ServingSettings
@@ -238,3 +239,18 @@ def plain(value: Any, path: str = "", depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item, path, depth + 1) for item in value if item is not None]
     return value
+
+
+class StoredChild(NamedTuple):
+    """Something that is there and says that it belongs to a service; ``owner`` is the uid of its controller."""
+
+    kind: ResourceType
+    body: Body
+    owner: str
+    component: str = ""
+    """Which component it says it belongs to."""
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return key_of(self.body)

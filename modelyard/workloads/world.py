@@ -31,7 +31,7 @@ from modelyard.workloads.changes import Object
 from modelyard.workloads.diagnosis import Trouble, of_pod
 from modelyard.workloads.files import ServedModel, served
 from modelyard.workloads.groups import GROUP
-from modelyard.workloads.values import Body, Refused, read_resource
+from modelyard.workloads.values import Refused, StoredChild, read_resource
 
 INFERENCE_SERVICES, MODELS = map(ResourceType.of_resource, (InferenceService, Model))
 RUNTIMES: Final = (ResourceType.of_resource(ServingRuntime), ResourceType.of_resource(ClusterServingRuntime))
@@ -215,21 +215,6 @@ class OwnLabels(NamedTuple):
 
 
 OF_SERVICE = OwnLabels(names.SERVICE, names.COMPONENT)
-
-
-class StoredChild(NamedTuple):
-    """Something that is there and says that it belongs to a service; ``owner`` is the uid of its controller."""
-
-    kind: ResourceType
-    body: Body
-    owner: str
-    component: str = ""
-    """Which component it says it belongs to."""
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return key_of(self.body)
 
 
 _UNREAD = frozenset(("managedFields", "resourceVersion"))

@@ -11,14 +11,14 @@ from modelyard.autoscaling.bindings.defaults import describe, manifest
 from modelyard.autoscaling.decision import BindingDecision
 from modelyard.autoscaling.kinds import POLICIES
 from modelyard.autoscaling.live.bindings.objects import PolicySpec
-from modelyard.autoscaling.memory.bindings import ANNOTATION
+from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.autoscaling.reasons import ConditionValue
 from modelyard.autoscaling.view import BindingView
 from modelyard.objects.parse import conditions as stored_conditions
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Ref, Scale, Status, Subject
 from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import is_due, timestamp
+from modelyard.reconcile.status import is_status_due, timestamp
 
 TOTALS = ("targets", "minReplicas", "maxReplicas", "currentReplicas", "desiredReplicas", "mode")
 
@@ -43,8 +43,8 @@ def binding_plan(
     plan = Plan(
         decision.subject,
         message=decision.message,
-        annotations={ANNOTATION: render_memory(decision.memory)} if decision.memory != view.memory else {},
-        status=status if is_due(status, view.status, now, refresh, written=written) else None,
+        annotations={POLICY_STATE: render_memory(decision.memory)} if decision.memory != view.memory else {},
+        status=status if is_status_due(status, view.status, now, refresh, written=written) else None,
         scales=tuple(_scales(decision, view)),
         notices=decision.notices,
     )
@@ -99,6 +99,6 @@ def policy_plan(policy: PolicySpec, now: float) -> Plan:
         Subject(POLICIES, policy.key, policy.uid, policy.generation, ignored=policy.ignored),
         reason=ready.reason,
         message=str(ready.message),
-        status=status if is_due(status, policy.status, now, 0.0) else None,
+        status=status if is_status_due(status, policy.status, now, 0.0) else None,
     )
     return with_spec_warning(plan, policy.status)

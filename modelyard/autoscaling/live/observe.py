@@ -10,7 +10,7 @@ from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, MAX_REPLICAS, MIN_REPLICAS
 from modelyard.autoscaling.live.managed import MANAGED, annotations_of
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
-from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.autoscaling.variants.slo.costs import HIGHEST
 from modelyard.objects import TargetRef
@@ -113,7 +113,7 @@ def variant(obj: Object, *, strict: bool = False) -> Variant:
         if len(spec.get(field) or "") > MAX_NAME:
             problem = f"spec.{field} has more than {MAX_NAME} characters"
     annotations = metadata.get("annotations") or {}
-    memory, damage = parse_memory(VariantMemory, ANNOTATION, annotations.get(ANNOTATION))
+    memory, damage = parse_memory(VariantMemory, AUTOSCALING_STATE, annotations.get(AUTOSCALING_STATE))
     reference = spec.get("scaleTargetRef") or {}
     target = None
     form = "slo" if spec.get("variantProfile") else "saturation"

@@ -17,13 +17,13 @@ from modelyard.autoscaling.decision import Action, CurrentAllocation, Record, Ti
 from modelyard.autoscaling.fleet import Fleet, Variant, Workloads
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.live.prediction import prediction_text
-from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key, Notice
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Scale, Status, Subject
 from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import is_due, timestamp
+from modelyard.reconcile.status import is_status_due, timestamp
 
 SLO_ONLY = ("variantID", "accelerator", "maxBatch", "variantCost")
 """Fields of ``currentAlloc`` that an object in saturation form does not have."""
@@ -57,7 +57,7 @@ def variant_plan(decision: VariantDecision, variant: Variant, workloads: Workloa
         reason=record.why.reason,
         message=record.why.message,
         annotations=_annotations(record, variant, memory),
-        status=status if is_due(status, stored, now, refresh, decision.subject.uid) else None,
+        status=status if is_status_due(status, stored, now, refresh, decision.subject.uid) else None,
         # The memory says whose desired count the status holds. A new workload's must not be remembered before the old
         # one's count is gone from the status: a kill in between would have a successor carry out the old count on it.
         status_first=variant.memory.workload_uid not in ("", memory.workload_uid),
@@ -111,7 +111,7 @@ def _annotations(record: Record, variant: Variant, memory: VariantMemory) -> dic
     """What of ours in the annotations has to change; ``None`` removes one."""
     changed: dict[str, str | None] = {}
     if memory != variant.memory:
-        changed[ANNOTATION] = render_memory(memory)
+        changed[AUTOSCALING_STATE] = render_memory(memory)
     prediction = prediction_text(record, variant.annotations)
     if prediction != variant.annotations.get(PREDICTION):
         changed[PREDICTION] = prediction

@@ -14,8 +14,8 @@ from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec
 from modelyard.autoscaling.live.bindings.pods import OWNER, owners_of
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
-from modelyard.autoscaling.memory.bindings import ANNOTATION as POLICY_ANNOTATION
-from modelyard.autoscaling.memory.variants import ANNOTATION
+from modelyard.autoscaling.memory.bindings import POLICY_STATE
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, ResourceType, Workload, parse
 from modelyard.objects.parse import Object
@@ -26,7 +26,7 @@ LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k
 """Workloads that are read whole. Of other kinds no more is known than their scale subresource says."""
 BACKEND = "backend"
 """The index of workloads by the backend of a Model that they are of."""
-OURS = frozenset({ANNOTATION, POLICY_ANNOTATION, PREDICTION})
+OURS = frozenset({AUTOSCALING_STATE, POLICY_STATE, PREDICTION})
 """Annotations that the loop itself writes."""
 T = TypeVar("T")
 Data = tuple[Key, Mapping[str, str]]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.reconcile.memory import Count, Seconds
 
-ANNOTATION = "modelyard.dev/policy-state"
+POLICY_STATE = "modelyard.dev/policy-state"
 
 Mark = tuple[Seconds, Count]
 """A time (epoch seconds) and a number of replicas."""

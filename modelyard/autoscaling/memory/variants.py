@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.reconcile.memory import Count, Seconds
 
-ANNOTATION = "modelyard.dev/autoscaling-state"
+AUTOSCALING_STATE = "modelyard.dev/autoscaling-state"
 MOST_SCALINGS = 64
 """Directions and reasons that are counted: there are fewer, and each is a series of its own."""
 

@@ -14,7 +14,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import Credentials
+from modelyard.models.sources.source import Credentials
 from modelyard.models.uri import Bucket
 
 HEADERS = {"x-ms-version": "2023-11-03"}

@@ -20,20 +20,18 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from modelyard.models.beneath import folders_above
 from modelyard.models.errors import FetchError, unavailable
-from modelyard.models.sources import (
+from modelyard.models.sources import amazon, azure, google
+from modelyard.models.sources.guard import guarded
+from modelyard.models.sources.http import ERROR_CODE, Http, Secret, of_status
+from modelyard.models.sources.source import (
     Chunk,
     Credentials,
     Listing,
     ListingBudget,
     SourceFile,
-    amazon,
-    azure,
     bounded,
     checked_endpoint,
-    google,
 )
-from modelyard.models.sources.guard import guarded
-from modelyard.models.sources.http import ERROR_CODE, Http, Secret, of_status
 from modelyard.models.uri import Bucket
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")

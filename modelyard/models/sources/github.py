@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from modelyard.models.errors import FetchError, unavailable
-from modelyard.models.sources import Chunk, Listing, SourceFile
 from modelyard.models.sources.http import Http
+from modelyard.models.sources.source import Chunk, Listing, SourceFile
 from modelyard.models.uri import GitHubRelease
 
 ENDPOINT = "https://api.github.com"

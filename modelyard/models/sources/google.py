@@ -16,7 +16,7 @@ from typing import Any
 import urllib3
 
 from modelyard.models.errors import FetchError, unavailable
-from modelyard.models.sources import Credentials
+from modelyard.models.sources.source import Credentials
 
 HOST = "storage.googleapis.com"
 _METADATA_HOST = "metadata.google.internal"

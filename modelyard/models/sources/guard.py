@@ -12,9 +12,9 @@ from typing import Any
 import urllib3
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources import ListingBudget, check_address, check_host
 from modelyard.models.sources.http import CHUNK, HttpPool
 from modelyard.models.sources.proxies import read_proxy
+from modelyard.models.sources.source import ListingBudget, check_address, check_host
 
 _HOP = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "te", "upgrade"})
 _PATIENCE = 60.0

@@ -16,8 +16,8 @@ from urllib.parse import urljoin, urlsplit
 import urllib3
 
 from modelyard.models.errors import FetchError, unavailable
-from modelyard.models.sources import RangesIgnored, check_address, check_host
 from modelyard.models.sources.proxies import read_proxy
+from modelyard.models.sources.source import RangesIgnored, check_address, check_host
 
 CHUNK = 1 << 20
 _FIRST_READ = 64 << 10

@@ -17,9 +17,17 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
 from modelyard.models.errors import unavailable
-from modelyard.models.sources import Chunk, Listing, ListingBudget, SourceFile, bounded, check_address, check_host
 from modelyard.models.sources.http import Http, of_status, retry_after
 from modelyard.models.sources.proxies import HttpsProxy, read_proxy
+from modelyard.models.sources.source import (
+    Chunk,
+    Listing,
+    ListingBudget,
+    SourceFile,
+    bounded,
+    check_address,
+    check_host,
+)
 from modelyard.models.uri import HubModel
 
 ENDPOINT = "https://huggingface.co"

@@ -3,5 +3,3 @@
 Source: the published ome.io/v1beta1 reference. It marks many fields as required that the system itself does not
 require; which, and why, is listed with the tests of the CRDs.
 """
-
-OME = "ome.io/v1beta1"

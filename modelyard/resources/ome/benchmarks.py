@@ -9,7 +9,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.fields import Int32, RawObject, StringMap, Time, optional, unique
-from modelyard.resources.ome import OME
+from modelyard.resources.ome.group import OME
 from modelyard.resources.ome.models import StorageSpec
 from modelyard.resources.ome.pods import RawList
 from modelyard.resources.references import ConditionedStatus

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.fields import Bool, Int32, Int64, RawObject, StringMap, optional
-from modelyard.resources.ome import OME
+from modelyard.resources.ome.group import OME
 from modelyard.resources.references import ConditionedStatus
 
 StorageUri = Annotated[str, Field(pattern=r"^(oci|hf|pvc|vendor|local|s3|obs|az|gs|github)://.+")]

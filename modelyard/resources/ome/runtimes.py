@@ -8,7 +8,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource
 from modelyard.resources.fields import Bool, Int32, RawObject, optional
-from modelyard.resources.ome import OME
+from modelyard.resources.ome.group import OME
 from modelyard.resources.ome.models import ModelFormat, ModelFrameworkSpec
 from modelyard.resources.ome.pods import DecoderSpec, EngineSpec, RouterSpec, RuntimePodFields
 from modelyard.resources.references import ConditionedStatus

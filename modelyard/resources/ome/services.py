@@ -8,7 +8,7 @@ from pydantic import Field
 
 from modelyard.resources.base import AGE, Column, Part, Resource, StatusPart
 from modelyard.resources.fields import Int32, Int64, RawObject, StringMap, Time, optional, unique
-from modelyard.resources.ome import OME
+from modelyard.resources.ome.group import OME
 from modelyard.resources.ome.pods import (
     Container,
     DecoderSpec,

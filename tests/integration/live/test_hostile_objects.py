@@ -20,7 +20,7 @@ from prometheus_server import PrometheusServer
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.collect import MOST_READ_ALONE, read_workloads
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.autoscaling.memory.variants import ANNOTATION
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.classes import MOST_CLASS_MAPS
 from modelyard.cluster import CONFIG_MAPS, EVENTS, REPLICA_SETS, Cluster, ClusterSettings
@@ -105,8 +105,8 @@ async def test_one_tenants_objects_never_stop_another(
     hostile = {
         "digits": {"modelyard.dev/min-replicas": "9" * 5000},
         "no-digit": {"modelyard.dev/min-replicas": "²", "modelyard.dev/max-replicas": "٣"},
-        "memory": {ANNOTATION: deep},
-        "huge-memory": {ANNOTATION: json.dumps({"relax_since": 10**300})},
+        "memory": {AUTOSCALING_STATE: deep},
+        "huge-memory": {AUTOSCALING_STATE: json.dumps({"relax_since": 10**300})},
         "wake": {"modelyard.dev/wake-query": "(" * 2000},
         "mode": {"modelyard.dev/actuation": "direct\n2026-01-01 ERROR all is lost"},
     }

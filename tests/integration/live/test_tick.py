@@ -11,7 +11,7 @@ from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import SERVICES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.autoscaling.memory.variants import ANNOTATION
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.autoscaling.settings import Mode
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, HPAS, NAMESPACES, STATEFUL_SETS, Cluster, Invalid
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
@@ -399,7 +399,7 @@ async def test_the_state_is_kept_with_the_resource(served: ServedModel, promethe
     await served.reported()
     async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
         await run_tick(loop)
-    kept = json.loads((await served.variant("llama"))["metadata"]["annotations"][ANNOTATION])
+    kept = json.loads((await served.variant("llama"))["metadata"]["annotations"][AUTOSCALING_STATE])
     assert sum(kept["scalings"].values()) == 1
 
 

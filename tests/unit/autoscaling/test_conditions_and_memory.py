@@ -13,7 +13,7 @@ from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.explain import lines, remarks, row
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.reasons import ConditionValue
 from modelyard.autoscaling.startup import learn_startup
 from modelyard.autoscaling.variants.arbitration import arbitrate
@@ -209,7 +209,7 @@ class TestMemory:
     def test_survives_its_annotation(self):
         memory = one(Serving(load=BUSY, rate=0.0)).memory
         assert memory.stuck_since
-        assert parse_memory(VariantMemory, ANNOTATION, render_memory(memory)) == (memory, None)
+        assert parse_memory(VariantMemory, AUTOSCALING_STATE, render_memory(memory)) == (memory, None)
         assert render_memory(VariantMemory()) is None
 
 

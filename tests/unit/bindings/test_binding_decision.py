@@ -14,7 +14,7 @@ from modelyard.autoscaling.bindings.story import totals, units
 from modelyard.autoscaling.decision import Action, BindingDecision
 from modelyard.autoscaling.live.binding_plans import status_of
 from modelyard.autoscaling.live.bindings.gauges import gauges_of
-from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
+from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.autoscaling.view import BindingView, DirectionLimits, Panic
 from modelyard.objects import Key
@@ -435,12 +435,12 @@ def test_what_was_desired_before_comes_from_the_status() -> None:
 
 
 def test_unreadable_memory_is_told() -> None:
-    memory, problem = parse_memory(BindingMemory, ANNOTATION, '{"recommended": {"newest": ["x", 3]}}')
+    memory, problem = parse_memory(BindingMemory, POLICY_STATE, '{"recommended": {"newest": ["x", 3]}}')
     assert memory == BindingMemory()
     assert problem is not None
     assert "recommended.newest" in problem
     assert "StateUnreadable" in reasons(decide(binding(target(), memory_problem=problem)))
-    assert parse_memory(BindingMemory, ANNOTATION, None) == (BindingMemory(), None)
+    assert parse_memory(BindingMemory, POLICY_STATE, None) == (BindingMemory(), None)
     assert render_memory(BindingMemory()) is None
 
 

@@ -13,7 +13,7 @@ from policy_builders import METRIC, SETTINGS, World, binding, each, policy, targ
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
-from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory, History
+from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory, History
 from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
 from modelyard.reconcile.memory import parse_memory, render_memory
 
@@ -81,7 +81,7 @@ def test_killing_at_any_tick_changes_no_decision(
         assert lasting.last is not None
         assert killed.last is not None
         assert lasting.last.panic == killed.last.panic
-        assert parse_memory(BindingMemory, ANNOTATION, render_memory(lasting.memory)) == (killed.memory, None)
+        assert parse_memory(BindingMemory, POLICY_STATE, render_memory(lasting.memory)) == (killed.memory, None)
 
 
 @given(BEHAVIOURS, DEMANDS, st.integers(0, 5), st.integers(0, 10))
@@ -190,7 +190,10 @@ def test_at_zero_nothing_is_written_in_panic_either() -> None:
 
 
 def test_memory_survives_unknown_fields() -> None:
-    assert parse_memory(BindingMemory, ANNOTATION, '{"subject": "x", "later": 1}') == (BindingMemory(subject="x"), None)
+    assert parse_memory(BindingMemory, POLICY_STATE, '{"subject": "x", "later": 1}') == (
+        BindingMemory(subject="x"),
+        None,
+    )
 
 
 def test_panic_at_zero_needs_a_recommendation() -> None:

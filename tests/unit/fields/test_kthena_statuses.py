@@ -15,7 +15,7 @@ from service_world import Fleet
 
 from modelyard.autoscaling.live.binding_plans import policy_plan
 from modelyard.autoscaling.live.bindings import objects
-from modelyard.autoscaling.memory.bindings import ANNOTATION
+from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import Plan
@@ -61,7 +61,7 @@ def _of_binding() -> dict[str, Any]:
     obj = copy.deepcopy(autoscaling.SCALING)
     asked = autoscaling.decide_on_binding(obj, 3, 14)
     assert [scale.replicas for scale in asked.scales] == [5]
-    obj["metadata"]["annotations"] = {ANNOTATION: asked.annotations[ANNOTATION]}
+    obj["metadata"]["annotations"] = {POLICY_STATE: asked.annotations[POLICY_STATE]}
     return _written(autoscaling.decide_on_binding(obj, 5, 1, autoscaling.NOW + 15))
 
 

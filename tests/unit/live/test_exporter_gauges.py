@@ -20,7 +20,7 @@ from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.live.prediction import prediction_text, read_prediction
-from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.objects import Key
 from modelyard.reconcile.memory import parse_memory, render_memory
 from modelyard.reconcile.plan import Subject
@@ -43,7 +43,7 @@ def decided(desired: int, accelerator: str = "H100", name: str = "llama", **scal
         {
             "apiVersion": "llmd.ai/v1alpha1",
             "kind": "VariantAutoscaling",
-            "metadata": {"name": name, "namespace": "chat", "annotations": {ANNOTATION: render_memory(memory)}},
+            "metadata": {"name": name, "namespace": "chat", "annotations": {AUTOSCALING_STATE: render_memory(memory)}},
             "spec": {"scaleTargetRef": {"kind": "Deployment", "name": name}, "modelID": "llama"},
             "status": {
                 "desiredOptimizedAlloc": {
@@ -136,7 +136,7 @@ def sized(desired: int, current: int | None = None, **annotations: str) -> Varia
             "metadata": {
                 "name": "llama",
                 "namespace": "chat",
-                "annotations": {ANNOTATION: render_memory(memory), **annotations},
+                "annotations": {AUTOSCALING_STATE: render_memory(memory), **annotations},
             },
             "spec": {
                 "modelID": "org/llama",
@@ -240,7 +240,7 @@ def test_what_is_not_predicted_any_more_goes() -> None:
 def test_series_that_a_tenant_made_up_are_not_shown(scalings: dict[str, int]) -> None:
     hostile = decided(1, name="hostile")
     text = json.dumps({"scalings": scalings})
-    memory, damage = parse_memory(VariantMemory, ANNOTATION, text)
+    memory, damage = parse_memory(VariantMemory, AUTOSCALING_STATE, text)
     found = exposed(Fleet([(dataclasses.replace(hostile, memory=memory), 1), (decided(3, up_KvCacheSpareLow=4), 1)]))
     assert "unreadable" in str(damage)
     assert [labels["variant_name"] for labels, _ in found["wva_replica_scaling_total"]] == ["llama"]
@@ -252,7 +252,7 @@ def test_numbers_that_nobody_can_reckon_with_cost_no_other_its_gauges() -> None:
             {
                 "apiVersion": "llmd.ai/v1alpha1",
                 "kind": "VariantAutoscaling",
-                "metadata": {"name": "hostile", "namespace": "chat", "annotations": {ANNOTATION: text}},
+                "metadata": {"name": "hostile", "namespace": "chat", "annotations": {AUTOSCALING_STATE: text}},
                 "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "hostile"}, "modelID": "llama"},
                 "status": {"desiredOptimizedAlloc": {"lastRunTime": "2026-01-01T00:00:00Z", "numReplicas": 1}},
             }

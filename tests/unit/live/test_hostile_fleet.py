@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from modelyard.autoscaling.config_maps import MOST_KEYS, MOST_REMARKS, read_document
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.memory.bindings import ANNOTATION as BINDING_MEMORY
-from modelyard.autoscaling.memory.variants import ANNOTATION
+from modelyard.autoscaling.memory.bindings import POLICY_STATE
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cluster import DEPLOYMENTS
 from modelyard.objects import Key
@@ -60,7 +60,7 @@ VARIANT = {
             "modelyard.dev/max-replicas": "3",
             "modelyard.dev/actuation": "direct",
             "modelyard.dev/wake-query": "sum(x)",
-            ANNOTATION: "{}",
+            AUTOSCALING_STATE: "{}",
         },
     },
     "spec": {
@@ -81,7 +81,7 @@ BINDING = {
         "annotations": {
             "modelyard.dev/metric-sources": "demand: vector(1)",
             "modelyard.dev/scale-to-zero-grace": "1m",
-            BINDING_MEMORY: "{}",
+            POLICY_STATE: "{}",
         },
     },
     "spec": {

@@ -27,7 +27,7 @@ from modelyard.autoscaling.live.controller_gauges import (
     lease_state,
 )
 from modelyard.autoscaling.live.exporter import GaugeCollector
-from modelyard.autoscaling.memory.variants import ANNOTATION as STATE
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.engine.config import PROFILES
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import EngineCollector, buckets
@@ -50,7 +50,7 @@ def variant(**more: Any) -> Variant:
     body = yaml.safe_load((ROOT / "config/samples/variantautoscaling-slo.yaml").read_text(encoding="utf-8"))
     told = '{"ttft": 400, "itl": 20, "ttft_target": 2000, "itl_target": 60}'
     body["metadata"] |= {"namespace": "chat", "annotations": {"modelyard.dev/prediction": told}}
-    body["metadata"]["annotations"][STATE] = '{"scalings": {"up/LoadAboveCapacity": 1}}'
+    body["metadata"]["annotations"][AUTOSCALING_STATE] = '{"scalings": {"up/LoadAboveCapacity": 1}}'
     body["status"] = {
         "desiredOptimizedAlloc": {"lastRunTime": "2026-01-01T00:00:00Z", "accelerator": "H100", "numReplicas": 3},
         **more,

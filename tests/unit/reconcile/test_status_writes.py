@@ -9,7 +9,7 @@ import pytest
 
 from modelyard.objects import Condition
 from modelyard.reconcile.plan import Status
-from modelyard.reconcile.status import is_due, patch, timestamp
+from modelyard.reconcile.status import is_status_due, patch, timestamp
 
 NOW = 1_763_690_400.0
 REFRESH = 300.0
@@ -27,8 +27,8 @@ def stored(status: Status, written: float = NOW) -> dict[str, Any]:
 
 
 def test_what_is_stored_already_is_not_written_again() -> None:
-    assert not is_due(SAYS, stored(SAYS), NOW + 10_000, REFRESH)
-    assert is_due(SAYS, {}, NOW, REFRESH)
+    assert not is_status_due(SAYS, stored(SAYS), NOW + 10_000, REFRESH)
+    assert is_status_due(SAYS, {}, NOW, REFRESH)
 
 
 @pytest.mark.parametrize(
@@ -44,34 +44,34 @@ def test_what_is_stored_already_is_not_written_again() -> None:
     ],
 )
 def test_a_change_that_matters_is_written_at_once(changed: Status) -> None:
-    assert is_due(changed, stored(SAYS), NOW, REFRESH, written=NOW)
+    assert is_status_due(changed, stored(SAYS), NOW, REFRESH, written=NOW)
 
 
 def test_other_words_wait_a_while() -> None:
     words = replace(SAYS, conditions=(replace(READY, message="as ready as ever"),))
-    assert not is_due(words, stored(SAYS), NOW + 59, REFRESH, written=NOW)
-    assert is_due(words, stored(SAYS), NOW + 60, REFRESH, written=NOW)
-    assert is_due(words, stored(SAYS), NOW, REFRESH)
+    assert not is_status_due(words, stored(SAYS), NOW + 59, REFRESH, written=NOW)
+    assert is_status_due(words, stored(SAYS), NOW + 60, REFRESH, written=NOW)
+    assert is_status_due(words, stored(SAYS), NOW, REFRESH)
 
 
 def test_a_clock_is_wound_at_least_every_refresh_and_says_when_words_were_written() -> None:
     known = stored(CLOCKED)
     words = replace(CLOCKED, conditions=(replace(READY, message="other"),))
     for uid in ("", "one", "two"):
-        assert not is_due(CLOCKED, known, NOW + REFRESH * 0.79, REFRESH, uid)
-        assert is_due(CLOCKED, known, NOW + REFRESH, REFRESH, uid)
-        assert not is_due(words, known, NOW + 59, REFRESH, uid)
-        assert is_due(words, known, NOW + 60, REFRESH, uid)
-    assert is_due(CLOCKED, stored(SAYS), NOW, REFRESH), "never written"
+        assert not is_status_due(CLOCKED, known, NOW + REFRESH * 0.79, REFRESH, uid)
+        assert is_status_due(CLOCKED, known, NOW + REFRESH, REFRESH, uid)
+        assert not is_status_due(words, known, NOW + 59, REFRESH, uid)
+        assert is_status_due(words, known, NOW + 60, REFRESH, uid)
+    assert is_status_due(CLOCKED, stored(SAYS), NOW, REFRESH), "never written"
     unclocked = {**known, "run": {"count": 1}}
-    assert is_due(CLOCKED, unclocked, NOW, REFRESH)
+    assert is_status_due(CLOCKED, unclocked, NOW, REFRESH)
 
 
 def test_many_objects_written_together_are_not_renewed_together() -> None:
     known = stored(CLOCKED)
     last = 0
     for age in range(240, 301, 15):
-        due = sum(is_due(CLOCKED, known, NOW + age, REFRESH, f"uid-{number}") for number in range(1000))
+        due = sum(is_status_due(CLOCKED, known, NOW + age, REFRESH, f"uid-{number}") for number in range(1000))
         assert due - last < 400
         last = due
     assert last == 1000
@@ -80,7 +80,7 @@ def test_many_objects_written_together_are_not_renewed_together() -> None:
 def test_a_transient_condition_with_nothing_to_say_is_taken_away() -> None:
     known = stored(SAYS)
     known["conditions"] += [{"type": "Degraded", "status": "True"}, {"type": "Theirs", "status": "True"}]
-    assert is_due(SAYS, known, NOW, REFRESH, written=NOW)
+    assert is_status_due(SAYS, known, NOW, REFRESH, written=NOW)
     assert [item["type"] for item in patch(SAYS, known, NOW)["conditions"]] == ["Ready", "Theirs"]
 
 

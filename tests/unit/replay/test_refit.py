@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_engine_fit import ENGINE, PLAN, measured
 
-from modelyard.autoscaling.memory.variants import ANNOTATION
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.autoscaling.provenance import PROVENANCE
 from modelyard.benchmarks.profiles import LIBRARY, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.values import LatencySpread, MeasuredRun
@@ -22,7 +22,7 @@ SINCE = 1_767_225_600.0
 
 
 def variant(status: str = "True", memory: str = "", **told: Any) -> dict[str, Any]:
-    annotations = {PROVENANCE: json.dumps({"source": "shop/chat-speed", **told}), ANNOTATION: memory}
+    annotations = {PROVENANCE: json.dumps({"source": "shop/chat-speed", **told}), AUTOSCALING_STATE: memory}
     profile = {
         "perfParms": {"decodeParms": {"alpha": "1", "beta": "1"}, "prefillParms": {"gamma": "1", "delta": "1"}},
         "maxBatchSize": 64,

@@ -17,7 +17,7 @@ from builders import NOW, SATURATION, records
 from slo_builders import OUTPUT, PROMPT, SLO, P, slo_fleet
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.values import PodPerformance, PodSignal
 from modelyard.objects import Condition, Key, OwnerRef, Pod
@@ -115,7 +115,7 @@ def live(
             signals=replace(fleet.signals, pods=signals, performance=performance),
         )
         record = records(decide(fleet, settings))["v1"]
-        memory, _ = parse_memory(VariantMemory, ANNOTATION, render_memory(record.memory))
+        memory, _ = parse_memory(VariantMemory, AUTOSCALING_STATE, render_memory(record.memory))
         conditions, desired = record.conditions, record.target.replicas
         sizes.append(desired)
         if record.writes.scale is not None:

@@ -14,7 +14,7 @@ from slo_builders import INSTANT, SLO, one_slo, premium, slo_fleet
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.variant_plans import status_of
-from modelyard.autoscaling.memory.variants import ANNOTATION, SLOMemory, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.values import ModelLoad
 from modelyard.objects import Condition
@@ -140,7 +140,7 @@ def test_no_input_breaks_a_decision(seed):
             assert record.target.replicas is None or record.target.replicas >= 0
             assert (record.target.replicas or 0) <= 4 * max(record.now.current or 0, record.now.desired or 0) + 40
             json.dumps(patch(status_of(record, fleet.now), {}, fleet.now), allow_nan=False)
-            assert parse_memory(VariantMemory, ANNOTATION, render_memory(record.memory)) == (record.memory, None)
+            assert parse_memory(VariantMemory, AUTOSCALING_STATE, render_memory(record.memory)) == (record.memory, None)
             if load is not None and load > 0.001 and record.now.ready and not settings.scale_to_zero:
                 assert (record.identity.model_id, record.identity.key.namespace) in kept
 

@@ -9,7 +9,7 @@ from builders import NOW, records
 from slo_builders import SLO, STILL, slo_fleet
 
 from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.memory.variants import ANNOTATION, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Pod
 from modelyard.reconcile.memory import parse_memory, render_memory
@@ -39,7 +39,7 @@ class World:
         fleet = replace(fleet, signals=replace(fleet.signals, pods=signals))
         record = records(decide(fleet, settings))["v1"]
         # The memory goes through its text in every tick, as when a worker dies and another carries on.
-        self.memory, _ = parse_memory(VariantMemory, ANNOTATION, render_memory(record.memory))
+        self.memory, _ = parse_memory(VariantMemory, AUTOSCALING_STATE, render_memory(record.memory))
         self.desired = record.target.replicas
         if record.writes.scale is not None:
             self.births = self.births[: record.writes.scale] + [self.now] * (record.writes.scale - count)

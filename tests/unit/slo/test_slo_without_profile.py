@@ -13,7 +13,7 @@ from slo_builders import SLO, carry_on, premium, slo_fleet
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.memory.variants import ANNOTATION, SLOMemory, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.values import ModelLoad, SizeBuckets
 from modelyard.reconcile.memory import parse_memory, render_memory
@@ -124,5 +124,5 @@ def test_a_namespace_is_decided_on_within_its_share_by_what_learnt_speeds_cost()
 @pytest.mark.parametrize("sizes", [(1e308, 256.0), (512.0, 1e308), (float("inf"), 256.0)])
 def test_damaged_sizes_are_not_remembered(sizes: tuple[float, float]) -> None:
     record = records(decide(fleet_of(learnt(prompt=sizes[0], output=sizes[1])), SETTINGS))["v1"]
-    assert parse_memory(VariantMemory, ANNOTATION, render_memory(record.memory)) == (record.memory, None)
+    assert parse_memory(VariantMemory, AUTOSCALING_STATE, render_memory(record.memory)) == (record.memory, None)
     assert record.target.decided

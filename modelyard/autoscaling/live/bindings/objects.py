@@ -15,7 +15,7 @@ from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, p
 from modelyard.autoscaling.bindings.shares import CAPACITY, OPTIMIZER
 from modelyard.autoscaling.fleet import Workloads
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY
-from modelyard.autoscaling.memory.bindings import ANNOTATION, BindingMemory
+from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
 from modelyard.metrics.expressions import Expression
 from modelyard.objects import Key, Namespace, TargetRef, Workload, WorkloadId
@@ -170,7 +170,7 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
             grace, graces = _graces(annotations[SCALE_TO_ZERO_GRACE], [target.name for target in targets])
     except ValueError as error:
         problems.append(f"annotation {SCALE_TO_ZERO_GRACE}: {error}")
-    memory, damage = parse_memory(BindingMemory, ANNOTATION, annotations.get(ANNOTATION))
+    memory, damage = parse_memory(BindingMemory, POLICY_STATE, annotations.get(POLICY_STATE))
     expansion = (optimizer or {}).get("costExpansionRatePercent")
     view = BindingView(
         key=key,

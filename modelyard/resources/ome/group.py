@@ -1,0 +1,3 @@
+"""API group and version of OME's resources."""
+
+OME = "ome.io/v1beta1"
