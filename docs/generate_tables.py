@@ -32,8 +32,7 @@ from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.memory.variants import ANNOTATION as STATE
-from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
+from modelyard.autoscaling.memory.variants import ANNOTATION as STATE, SLOMemory, VariantMemory
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.metrics.client import PrometheusSettings
 from modelyard.models.settings import DeliverySettings

@@ -26,8 +26,7 @@ from modelyard.workloads.gates import GateReading, GateWatch
 from modelyard.workloads.lifecycle import RollOut
 from modelyard.workloads.rollout_state import Standing
 from modelyard.workloads.world import INFERENCE_SERVICES
-from tasks.children import EVERY as FOLLOWED
-from tasks.children import ChildKind, follow_child
+from tasks.children import EVERY as FOLLOWED, ChildKind, follow_child
 
 EVERY = 5.0
 """Seconds between two readings."""

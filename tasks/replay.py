@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection
 
 from prefect import task
 
-from modelyard.replay.compare import Batch, BatchResult
-from modelyard.replay.compare import replay as replay_here
+from modelyard.replay.compare import Batch, BatchResult, replay as replay_here
 from modelyard.replay.output import write_report
 from modelyard.replay.scenario import Scenario
 from tasks.journal import ProgressBar

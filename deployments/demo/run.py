@@ -27,8 +27,7 @@ from deployments.demo import charts, pace, report
 from deployments.demo.console import DemoConsole, kubectl, run_script, wait_until
 from deployments.demo.manifests import autoscaling, deployment, flow_parameters
 from deployments.demo.observations import Moment, Sample, changes, sample, scaler_kind
-from deployments.demo.onboarding import nodes as onboarding_nodes
-from deployments.demo.onboarding import onboard_service
+from deployments.demo.onboarding import nodes as onboarding_nodes, onboard_service
 from deployments.demo.report import Outcome
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, Copy, Form, Scenario
 from deployments.profile import ROOT, free_port

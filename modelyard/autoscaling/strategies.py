@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.total import BindingStrategy, TargetMetrics
 from modelyard.autoscaling.limiter import ByNode, Counting
-from modelyard.autoscaling.published import slo as published_slo
-from modelyard.autoscaling.published import zero
+from modelyard.autoscaling.published import slo as published_slo, zero
 from modelyard.autoscaling.published.limiter import ByTotal
 from modelyard.autoscaling.published.percentages import PublishedPercentages
 from modelyard.autoscaling.published.policies import PublishedTargetMetrics

@@ -22,8 +22,7 @@ from modelyard.benchmarks.world import (
     run_pod,
     wish,
 )
-from modelyard.models import settings as models_settings
-from modelyard.models import world as models_world
+from modelyard.models import settings as models_settings, world as models_world
 from modelyard.objects import Key
 from modelyard.objects.kinds import JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.objects.parse import namespace

@@ -29,8 +29,7 @@ from modelyard.benchmarks.preflight import check_measurement
 from modelyard.benchmarks.program import MeasureError, without
 from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, Measurement, MeasurementReport
 from modelyard.hosts import HostsFile
-from modelyard.models.errors import FetchError
-from modelyard.models.errors import unexpected as unexpected_fault
+from modelyard.models.errors import FetchError, unexpected as unexpected_fault
 from modelyard.models.sources import check_host
 from modelyard.models.sources.http import HttpPool
 from modelyard.workloads.values import Refusal

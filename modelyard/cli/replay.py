@@ -21,8 +21,7 @@ import typer
 from pydantic import BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
-from modelyard.autoscaling.offline.files import documents as read_documents
-from modelyard.autoscaling.offline.files import one_document
+from modelyard.autoscaling.offline.files import documents as read_documents, one_document
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cli.options import UsageError, print_document, warn
 from modelyard.replay.request import ReplayRequest
@@ -60,8 +59,7 @@ def replay(output: Output = Output.TABLE, **options: Any) -> None:
     """Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted."""
     from modelyard import reports
     from modelyard.replay import output as outputs
-    from modelyard.replay.compare import batches, least
-    from modelyard.replay.compare import replay as replay_one
+    from modelyard.replay.compare import batches, least, replay as replay_one
     from modelyard.replay.gates import RequirementsNotMet
     from modelyard.replay.policies.parse import CLAIRVOYANT
     from modelyard.replay.scenario import read_scenario

@@ -231,8 +231,7 @@ async def _from_cluster(model: str, namespace: str) -> list[Mapping[str, Any]]:
     from modelyard.cluster import Cluster, ClusterSettings, NotFound
     from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
     from modelyard.objects import ResourceType
-    from modelyard.workloads.world import ACCELERATOR_CLASSES, CLASSES_SERVED
-    from modelyard.workloads.world import RUNTIMES as OFFERED
+    from modelyard.workloads.world import ACCELERATOR_CLASSES, CLASSES_SERVED, RUNTIMES as OFFERED
 
     def typed(kind: ResourceType, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**body, "apiVersion": kind.api_version, "kind": kind.kind}

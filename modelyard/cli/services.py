@@ -237,8 +237,7 @@ def warn_of_fields(manifests: Iterable[Manifest]) -> None:
 
 
 def _warn_of_settings(found: Sequence[Manifest]) -> None:
-    from modelyard.models.settings import CONFIG_MAP as MODELS
-    from modelyard.models.settings import DeliverySettings, read
+    from modelyard.models.settings import CONFIG_MAP as MODELS, DeliverySettings, read
     from modelyard.workloads import ServingSettings
     from modelyard.workloads.settings import CONFIG_MAP
 

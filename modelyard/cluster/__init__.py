@@ -3,47 +3,47 @@
 Begin with ``Cluster``. Built on the official ``kubernetes`` package's asyncio client.
 """
 
-from modelyard.cluster.client import Cluster as Cluster
-from modelyard.cluster.connection import ClusterSettings as ClusterSettings
+from modelyard.cluster.client import Cluster
+from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.errors import (
-    AlreadyExists as AlreadyExists,
-    ClusterError as ClusterError,
-    Conflict as Conflict,
-    Forbidden as Forbidden,
-    Invalid as Invalid,
-    NotConfigured as NotConfigured,
-    NotFound as NotFound,
-    TooOld as TooOld,
-    Unauthorized as Unauthorized,
-    Unavailable as Unavailable,
-    UnknownKind as UnknownKind,
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotConfigured,
+    NotFound,
+    TooOld,
+    Unauthorized,
+    Unavailable,
+    UnknownKind,
 )
-from modelyard.cluster.holder import Holder as Holder
-from modelyard.cluster.lease import Lease as Lease, standby_name as standby_name
+from modelyard.cluster.holder import Holder
+from modelyard.cluster.lease import Lease, standby_name
 from modelyard.cluster.objects import (
-    Object as Object,
-    ObjectList as ObjectList,
-    ScaleSubresource as ScaleSubresource,
-    WatchEvent as WatchEvent,
+    Object,
+    ObjectList,
+    ScaleSubresource,
+    WatchEvent,
 )
-from modelyard.cluster.renewals import Renewal as Renewal, RenewalMonitor as RenewalMonitor
+from modelyard.cluster.renewals import Renewal, RenewalMonitor
 from modelyard.objects.kinds import (
-    CONFIG_MAPS as CONFIG_MAPS,
-    CRDS as CRDS,
-    DEPLOYMENTS as DEPLOYMENTS,
-    EVENTS as EVENTS,
-    HPAS as HPAS,
-    JOBS as JOBS,
-    LEASES as LEASES,
-    NAMESPACES as NAMESPACES,
-    NODES as NODES,
-    PERSISTENT_VOLUME_CLAIMS as PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES as PERSISTENT_VOLUMES,
-    PODS as PODS,
-    REPLICA_SETS as REPLICA_SETS,
-    SECRETS as SECRETS,
-    SERVICE_ACCOUNTS as SERVICE_ACCOUNTS,
-    SERVICES as SERVICES,
-    STATEFUL_SETS as STATEFUL_SETS,
-    ResourceType as ResourceType,
+    CONFIG_MAPS,
+    CRDS,
+    DEPLOYMENTS,
+    EVENTS,
+    HPAS,
+    JOBS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    REPLICA_SETS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    STATEFUL_SETS,
+    ResourceType,
 )

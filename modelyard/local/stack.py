@@ -20,8 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from modelyard.local import processes
-from modelyard.local import state as states
+from modelyard.local import processes, state as states
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.paths import InstancePaths, LocalClusterError, instance_dir, tail, write_atomically
 from modelyard.local.processes import ProcessIdentity, Startable, python_path_environment

@@ -24,8 +24,7 @@ from modelyard.objects.documents import cut, mapping
 from modelyard.objects.parse import epoch, key_of, texts
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
-from modelyard.resources.ome.models import BaseModel as BaseModelResource
-from modelyard.resources.ome.models import BaseModelSpec, FineTunedWeightSpec
+from modelyard.resources.ome.models import BaseModel as BaseModelResource, BaseModelSpec, FineTunedWeightSpec
 
 Object = Mapping[str, Any]
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from grafana_foundation_sdk.builders import common, prometheus, stat, table, timeseries
-from grafana_foundation_sdk.builders import dashboard as grafana
+from grafana_foundation_sdk.builders import common, dashboard as grafana, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import LegendDisplayMode, StackingMode
 from grafana_foundation_sdk.models.dashboard import (

@@ -9,8 +9,7 @@ from itertools import chain
 from typing import Any
 
 from modelyard.benchmarks.values import MeasuredRun
-from modelyard.benchmarks.world import BENCHMARK_JOBS, EnginePod, benchmark, engine_pod
-from modelyard.benchmarks.world import Memory as BenchmarkMemory
+from modelyard.benchmarks.world import BENCHMARK_JOBS, EnginePod, Memory as BenchmarkMemory, benchmark, engine_pod
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut

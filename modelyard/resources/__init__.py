@@ -6,28 +6,28 @@
 from __future__ import annotations
 
 from modelyard.resources.base import (
-    RENAMED_GROUPS as RENAMED_GROUPS,
-    Resource as Resource,
-    ResourceInvalid as ResourceInvalid,
+    RENAMED_GROUPS,
+    Resource,
+    ResourceInvalid,
 )
-from modelyard.resources.duration import Duration as Duration
-from modelyard.resources.kinds import KINDS as KINDS, parse as parse
-from modelyard.resources.llmd import VariantAutoscaling as VariantAutoscaling
-from modelyard.resources.networking import ModelRoute as ModelRoute, ModelServer as ModelServer
-from modelyard.resources.ome.benchmarks import BenchmarkJob as BenchmarkJob
+from modelyard.resources.duration import Duration
+from modelyard.resources.kinds import KINDS, parse
+from modelyard.resources.llmd import VariantAutoscaling
+from modelyard.resources.networking import ModelRoute, ModelServer
+from modelyard.resources.ome.benchmarks import BenchmarkJob
 from modelyard.resources.ome.models import (
-    BaseModel as BaseModel,
-    ClusterBaseModel as ClusterBaseModel,
-    FineTunedWeight as FineTunedWeight,
+    BaseModel,
+    ClusterBaseModel,
+    FineTunedWeight,
 )
 from modelyard.resources.ome.runtimes import (
-    ClusterServingRuntime as ClusterServingRuntime,
-    ServingRuntime as ServingRuntime,
+    ClusterServingRuntime,
+    ServingRuntime,
 )
-from modelyard.resources.ome.services import InferenceService as InferenceService
-from modelyard.resources.quantity import Quantity as Quantity
+from modelyard.resources.ome.services import InferenceService
+from modelyard.resources.quantity import Quantity
 from modelyard.resources.registry import (
-    AutoscalingPolicy as AutoscalingPolicy,
-    AutoscalingPolicyBinding as AutoscalingPolicyBinding,
-    Model as Model,
+    AutoscalingPolicy,
+    AutoscalingPolicyBinding,
+    Model,
 )

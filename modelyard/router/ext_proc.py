@@ -18,8 +18,7 @@ import grpc
 from aiohttp import HttpVersion11, web
 from envoy.config.core.v3 import base_pb2 as base
 from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2 as modes
-from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
-from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
+from envoy.service.ext_proc.v3 import external_processor_pb2 as messages, external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from multidict import CIMultiDict

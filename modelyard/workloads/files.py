@@ -10,10 +10,8 @@ from modelyard.models.errors import FetchError
 from modelyard.models.jobs import NotAllowed, target
 from modelyard.models.names import FINE_TUNED_WEIGHTS
 from modelyard.models.settings import DeliverySettings
-from modelyard.models.uri import ClaimFolder, VendorModel
-from modelyard.models.uri import parse as parse_uri
-from modelyard.models.world import StoredModel
-from modelyard.models.world import model as stored_model
+from modelyard.models.uri import ClaimFolder, VendorModel, parse as parse_uri
+from modelyard.models.world import StoredModel, model as stored_model
 from modelyard.objects import ResourceType
 from modelyard.resources.ome.models import BaseModelSpec, FineTunedWeightSpec
 from modelyard.workloads.pods import MODEL_PATH, ModelFiles

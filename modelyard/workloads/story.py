@@ -15,8 +15,7 @@ from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import status_plan, timestamp
 from modelyard.workloads.component_revisions import component_statuses
 from modelyard.workloads.components import VIRTUAL
-from modelyard.workloads.gates import COMPARED
-from modelyard.workloads.gates import READY as READY_SINCE
+from modelyard.workloads.gates import COMPARED, READY as READY_SINCE
 from modelyard.workloads.model_routes import taken, weights
 from modelyard.workloads.model_status import model_status
 from modelyard.workloads.resolution import ACCEPT

@@ -15,8 +15,7 @@ from modelyard.autoscaling.conditions import (
 )
 from modelyard.autoscaling.decision import Action, CurrentAllocation, Record, TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, Variant, Workloads
-from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
-from modelyard.autoscaling.live.prediction import prediction_text
+from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION, prediction_text
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key, Notice

@@ -3,5 +3,3 @@
 from modelyard.autoscaling.mixing.allocate import allocate, allocate_greedy
 from modelyard.autoscaling.mixing.covering import cover
 from modelyard.autoscaling.mixing.model import Allocation, Demand, Effort, Option, Share
-
-__all__ = ["Allocation", "Demand", "Effort", "Option", "Share", "allocate", "allocate_greedy", "cover"]

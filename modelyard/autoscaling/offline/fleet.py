@@ -19,8 +19,7 @@ from modelyard.autoscaling.kinds import BINDINGS, CLUSTER_RUNTIMES, MODELS, POLI
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.bindings import objects
 from modelyard.autoscaling.live.demands import workload_of
-from modelyard.autoscaling.offline.bindings import is_ours, measured, views_of
-from modelyard.autoscaling.offline.bindings import remarks as binding_remarks
+from modelyard.autoscaling.offline.bindings import is_ours, measured, remarks as binding_remarks, views_of
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.managed import managed_variants
 from modelyard.autoscaling.offline.manifests import DUMP, Manifest, filled_uid

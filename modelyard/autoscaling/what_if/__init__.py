@@ -7,5 +7,3 @@ the decision run in virtual time until nothing changes any more.
 from modelyard.autoscaling.what_if.assumptions import Assumptions, Imagined, imagine, parse
 from modelyard.autoscaling.what_if.errors import WhatIfError
 from modelyard.autoscaling.what_if.settle import Move, Settled, settle
-
-__all__ = ["Assumptions", "Imagined", "Move", "Settled", "WhatIfError", "imagine", "parse", "settle"]

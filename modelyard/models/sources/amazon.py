@@ -138,8 +138,7 @@ def sign_in(credentials: Credentials, address: BucketAddress) -> dict[str, Any]:
 def _ambient(region: str) -> dict[str, Any]:
     """The identity of this machine: of a web identity's token, a container, a profile, an instance; else nobody's."""
     import boto3
-    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-    from botocore.exceptions import ConnectionError as NotConnected
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectionError as NotConnected, HTTPClientError
     from obstore.auth.boto3 import Boto3CredentialProvider
 
     try:

@@ -5,32 +5,16 @@ produce the reference page of all fields and, at run time, the warning of an obj
 """
 
 from modelyard.resources.field_effects.ineffective import (
-    Ineffective as Ineffective,
-)
-from modelyard.resources.field_effects.ineffective import (
-    ineffective as ineffective,
-)
-from modelyard.resources.field_effects.ineffective import (
-    warning as warning,
-)
-from modelyard.resources.field_effects.ineffective import (
-    warning_of as warning_of,
+    Ineffective,
+    ineffective,
+    warning,
+    warning_of,
 )
 from modelyard.resources.field_effects.tables import (
-    Effect as Effect,
-)
-from modelyard.resources.field_effects.tables import (
-    FieldEffect as FieldEffect,
-)
-from modelyard.resources.field_effects.tables import (
-    FieldNode as FieldNode,
-)
-from modelyard.resources.field_effects.tables import (
-    effect_of as effect_of,
-)
-from modelyard.resources.field_effects.tables import (
-    field_effects as field_effects,
-)
-from modelyard.resources.field_effects.tables import (
-    field_tree as field_tree,
+    Effect,
+    FieldEffect,
+    FieldNode,
+    effect_of,
+    field_effects,
+    field_tree,
 )

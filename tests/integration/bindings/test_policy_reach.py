@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from fleet_fixture import eventually, quick, run_tick
-from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, install_roles, kubeconfig_of
-from install_manifests import tenant as tenant_of
+from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, install_roles, kubeconfig_of, tenant as tenant_of
 from policy_world import PolicyWorld
 
 from modelyard.autoscaling.kinds import BINDINGS

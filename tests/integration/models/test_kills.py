@@ -9,8 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from model_hub import Hub, serve
 from node_jobs import Node
 

@@ -353,8 +353,7 @@ async def test_nothing_is_started_while_prefects_api_is_away(parents: Parents, d
 async def start_runs(reconciling: Reconciling) -> list[str]:
     from prefect.logging import disable_run_logger
 
-    from tasks.reconcile import Pass, look_up
-    from tasks.reconcile import start_runs as start
+    from tasks.reconcile import Pass, look_up, start_runs as start
     from tasks.stage import share
 
     with disable_run_logger(), share(Pass(reconciling)):

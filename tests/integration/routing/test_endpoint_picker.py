@@ -13,8 +13,7 @@ import aiohttp
 import grpc
 import orjson
 import pytest
-from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
-from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
+from envoy.service.ext_proc.v3 import external_processor_pb2 as messages, external_processor_pb2_grpc as service
 from envoy_server import BUFFERED, DUPLEX, REQUESTS_ONLY, gateway
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from own_authority import vouched

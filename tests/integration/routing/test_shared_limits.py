@@ -9,8 +9,7 @@ from functools import partial
 import pytest
 import redis
 import redis_server
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from redis_server import RedisServer
 
 from modelyard.objects import Key

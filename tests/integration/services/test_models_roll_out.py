@@ -16,8 +16,7 @@ from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS
 from modelyard.models.names import BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
 from modelyard.objects import ResourceType
-from modelyard.objects.kinds import PODS, STATEFUL_SETS
-from modelyard.objects.kinds import SERVICES as KUBERNETES_SERVICES
+from modelyard.objects.kinds import PODS, SERVICES as KUBERNETES_SERVICES, STATEFUL_SETS
 from modelyard.resources import ModelRoute, ModelServer
 from modelyard.workloads.kthena.lifecycle import OF_MODELS
 from modelyard.workloads.returning import DEADLINE

@@ -9,8 +9,7 @@ from math import inf
 import pytest
 from binding_decisions import decide_bindings
 from builders import Serving, condition, records, run
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from policy_builders import SETTINGS, binding, each, target
 from slo_builders import SLO, P, carry_on, slo_fleet
 

@@ -8,8 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, gpu_node, make_fleet, records, run
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, gpu_node, make_fleet, one, records, run
 from decisions import Told, told
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.accelerators import published_short_name, short_name
 from modelyard.autoscaling.decide import decide

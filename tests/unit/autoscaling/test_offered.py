@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 from builders import NOW, Serving, make_fleet
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.fleet import Fleet

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from builders import Serving, make_fleet
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling import owners
 from modelyard.autoscaling.bounds import variant_bounds

@@ -7,8 +7,7 @@ from math import ceil
 import pytest
 from builders import EAGER, NOW, Serving, condition, hpa, one, run
 from examples import few
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.decision import Action
 from modelyard.autoscaling.memory.variants import VariantMemory

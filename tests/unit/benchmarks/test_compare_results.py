@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import modelyard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.benchmarks import charts, compare, results
 from modelyard.benchmarks.compare import ConditionInvalid, parse_condition

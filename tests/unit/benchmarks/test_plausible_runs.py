@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from benchmark_world import Benchmarks, run
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onboarded import FAST, request, runs
 from test_program_records import asked, program_file
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from benchmark_world import Benchmarks
 from command_line import modelyard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flows.parameters import OnboardParameters
 from modelyard.benchmarks import measure

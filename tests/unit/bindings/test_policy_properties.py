@@ -6,8 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from binding_decisions import decide_binding
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from policy_builders import METRIC, SETTINGS, World, binding, each, policy, target
 
 from modelyard.autoscaling.bindings import windows

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from binding_decisions import decide_bindings
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from policy_builders import FREE, METRIC, SETTINGS, binding, each, policy, target
 
 from modelyard.autoscaling.bindings.roles import Role, in_ratio

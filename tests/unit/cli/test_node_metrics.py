@@ -9,8 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 import urllib3
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from modelyard.cli import engine_metrics

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.cluster import DEPLOYMENTS, NODES, PODS, ResourceType
 from modelyard.cluster.applying import dropped_fields

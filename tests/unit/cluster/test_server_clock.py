@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from email.utils import formatdate
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.cluster.clock import ServerClock
 

@@ -11,8 +11,7 @@ import yaml
 from binding_decisions import decide_bindings
 
 from modelyard.autoscaling.decision import BindingDecision
-from modelyard.autoscaling.live.binding_plans import policy_plan
-from modelyard.autoscaling.live.binding_plans import status_of as binding_status
+from modelyard.autoscaling.live.binding_plans import policy_plan, status_of as binding_status
 from modelyard.autoscaling.live.bindings.objects import binding, policy
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.settings import FleetSettings

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.cluster.nesting import MAX_DEPTH
-from modelyard.metrics.bounded_connection import MOST_HEAD, MOST_INTERIM
-from modelyard.metrics.bounded_connection import SLICE as POD_SLICE
+from modelyard.metrics.bounded_connection import MOST_HEAD, MOST_INTERIM, SLICE as POD_SLICE
 from modelyard.metrics.scrape import MOST_PAGES
 from modelyard.models.legs import STARTING
 from modelyard.models.lifecycle import MOST_REMOVALS

@@ -5,8 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore, Rejected

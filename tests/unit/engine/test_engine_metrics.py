@@ -1,10 +1,8 @@
 """Histograms that take many observations at once, and the bucket lists."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
-from prometheus_client import Histogram as RealHistogram
+from hypothesis import given, strategies as st
+from prometheus_client import CollectorRegistry, Histogram as RealHistogram
 
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from base_model_scenarios import MODELS, WEIGHTS
-from benchmark_scenarios import SPEC as BENCHMARK
-from benchmark_scenarios import UNUSED
+from benchmark_scenarios import SPEC as BENCHMARK, UNUSED
 from benchmark_world import Benchmarks
 from model_world import Cluster
 from runtime_scenarios import CHOICE

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from call_counts import count_calls
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.objects import Condition, Key, Notice, ResourceType
 from modelyard.reconcile.plan import Plan, Status, Subject

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 from builders import NOW, Serving
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from stages import percentages_decide, rising, tokens_decide
 
 from modelyard.autoscaling.memory.variants import VariantMemory

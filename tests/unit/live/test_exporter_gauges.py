@@ -18,8 +18,7 @@ from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
-from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
-from modelyard.autoscaling.live.prediction import prediction_text, read_prediction
+from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION, prediction_text, read_prediction
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.objects import Key
 from modelyard.reconcile.memory import parse_memory, render_memory

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from builders import Serving, make_fleet
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.config_maps import MOST_KEYS, MOST_REMARKS, read_document
 from modelyard.autoscaling.decide import decide

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.decision import Action, TickDecision
@@ -17,8 +16,13 @@ from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
 from modelyard.autoscaling.offline.manifests import read_manifests
-from modelyard.autoscaling.offline.snapshot import Snapshot, read_snapshot, signals_of, snapshot_of
-from modelyard.autoscaling.offline.snapshot import remarks as snapshot_remarks
+from modelyard.autoscaling.offline.snapshot import (
+    Snapshot,
+    read_snapshot,
+    remarks as snapshot_remarks,
+    signals_of,
+    snapshot_of,
+)
 from modelyard.autoscaling.settings import Compatibility, FleetSettings
 from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key, WorkloadId

@@ -1,8 +1,7 @@
 """PromQL texts: durations, escaping, grouping."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.metrics.queries import duration, finished_over, fleet_queries, namespace_matcher, quoted
 from modelyard.metrics.values import PodSignal

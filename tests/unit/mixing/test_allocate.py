@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 from examples import few
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.mixing import Allocation, Demand, Effort, Option, allocate, allocate_greedy, cover
 from modelyard.autoscaling.mixing.allocate import EFFORT, competing

@@ -6,8 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.mixing import Demand, Effort, Option, cover
 from modelyard.autoscaling.mixing.covering import mix

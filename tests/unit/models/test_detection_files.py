@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from modelyard.models.detection import MAX_JSON, Facts, Pipeline, detect, fill, fit
 from modelyard.models.detection.files import Files, Weights

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from model_world import Cluster, model
 
 from modelyard.models.disk_space import HORIZON, DiskUse, disk_use, namespace_of, reserved_bytes

@@ -8,8 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from model_world import Cluster, Object, condition, edit, model
 
 from modelyard.cli.models import columns_of

@@ -33,8 +33,7 @@ from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.stats import EngineStats
 from modelyard.metrics.vocabulary import ENGINES, Kind
-from modelyard.monitoring import __main__ as generator
-from modelyard.monitoring import rules as monitoring
+from modelyard.monitoring import __main__ as generator, rules as monitoring
 from modelyard.monitoring.dashboards import DASHBOARDS
 from modelyard.objects import Condition, Key
 from modelyard.router.telemetry import RequestRecord, RouterMetrics

@@ -6,8 +6,7 @@ import json
 import logging
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.objects.documents import (
     MAX_DEPTH,

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from command_line import modelyard
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from pydantic import ValidationError
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import yaml
 from command_line import modelyard
-from hypothesis import given
-from hypothesis import strategies as st
-from onboarded import FAST, MEASURED, SLOW, request, runs
-from onboarded import measured as measured_run
+from hypothesis import given, strategies as st
+from onboarded import FAST, MEASURED, SLOW, measured as measured_run, request, runs
 from pydantic import ValidationError
 
 from modelyard.autoscaling.handling import fleet_handling, handling_of

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onboarded import MEASURED, request
 from plan_details import remember_details
 
-from modelyard.benchmarks.world import BENCHMARK_JOBS, EnginePod, Memory
-from modelyard.benchmarks.world import MEMORY as BENCHMARK_MEMORY
+from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY as BENCHMARK_MEMORY, EnginePod, Memory
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects import Key, Node
 from modelyard.objects.kinds import CONFIG_MAPS, NODES, PODS

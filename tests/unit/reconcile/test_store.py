@@ -7,8 +7,7 @@ import weakref
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.cluster import PODS
 from modelyard.objects import Key, Pod, parse

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from modelyard.autoscaling.sizing.answers import Targets
 from modelyard.autoscaling.sizing.experiment import PlannedRun, smallest

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from examples import few
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from replay_fleets import ENGINE, Script, poisson, spec, trace_of
 
 from modelyard.engine.config import EngineConfig

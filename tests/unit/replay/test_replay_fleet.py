@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from replay_fleets import ENGINE, KEY, Script, poisson, spec, trace_of
 
 from modelyard.replay.policies.base import Fixed

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import modelyard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from modelyard.replay.gates import COMPARISONS, LATENCIES, METRICS, SHARES, RequirementInvalid, parse, unmet, value

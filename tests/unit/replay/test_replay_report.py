@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cli.replay import replay
 from modelyard.replay import output
-from modelyard.replay.compare import Batch
-from modelyard.replay.compare import replay as compare
+from modelyard.replay.compare import Batch, replay as compare
 from modelyard.replay.output import write_report
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.parse import split

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.router.processor_shares import OLDEST_EVERY, PASS_SECONDS, SLICE_OVERHEAD, FairQueue, ProcessorShares
 

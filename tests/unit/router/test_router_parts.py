@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.metrics.pages import parse
 from modelyard.objects import Key
@@ -23,8 +22,7 @@ from modelyard.router.telemetry import AccessLog, RequestRecord, RouterMetrics
 from modelyard.router.workers import share
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.limits import OverBudget
-from modelyard.routing.objects import Route
-from modelyard.routing.objects import route as read_route
+from modelyard.routing.objects import Route, route as read_route
 
 KEY = Key("shop", "r")
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.routing import usage
 from modelyard.routing.usage import SLICE, Relay, Usage, WholeAnswer

@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from routing_world import a_pod, a_route, a_server
 
 from modelyard.objects import Key, Pod

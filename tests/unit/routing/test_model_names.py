@@ -8,8 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kthena_models import rendered_named
 from names_world import Names, Router
 from routing_world import HOME, a_server

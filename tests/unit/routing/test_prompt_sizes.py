@@ -8,8 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.routing.body import Connector, ModelRequest, estimate, prefill_changes, prompt_of, read, read_form
 from modelyard.routing.decide import Arrival, Decider

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from routing_world import HOME, NOW, a_pod, a_route, a_server, plan, world, written
 
 from modelyard.objects import Key

@@ -8,8 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from modelyard.routing.decide import WRITES
 from modelyard.routing.usage import Charge, answer_reader, charge

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.runtimes.images import LONGEST, images_of, parse_image
 from modelyard.workloads.kthena.engines import OF as ENGINES

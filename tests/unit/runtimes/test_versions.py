@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.runtimes.versions import AT_LEAST, EQUAL, GREATER, parse_version, versions_match
 

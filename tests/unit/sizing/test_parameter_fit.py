@@ -6,8 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.sizing.experiment import TIGHT, PlannedRun, doubt, next_run, promised, smallest
 from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit, implausible

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from examples import few
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from naive_chain import latencies, naive
 from one_row import min_rates
 

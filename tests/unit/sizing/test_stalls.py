@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 from examples import few
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.sizing.stalls import SPREAD, Sizes, Speed, evened, missed, per_request, sizes_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from examples import few
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.sizing.stalls import Sizes, Speed, per_request, sizes_of

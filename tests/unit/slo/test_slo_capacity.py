@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from builders import NOW, SATURATION, Serving, condition, gpu_node
 from decisions import Told
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from slo_builders import H100, INSTANT, L40S, SLO, premium, run_slo, targets
 
 from modelyard.autoscaling.settings import FleetSettings

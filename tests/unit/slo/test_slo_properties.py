@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from decisions import Told
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from slo_builders import H100, INSTANT, L40S, SLO, P, one_slo, premium, run_slo
 
 LOADS = st.floats(0.01, 300)

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builders import EAGER, MODEL, NOW, REPAIRED, Serving, make_fleet
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from stages import TOKENS, analyse, make_demand, performance_of, tokens_decide, with_args
 
 from modelyard.autoscaling.decide import decide

@@ -6,8 +6,7 @@ import math
 
 import pytest
 from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, hpa, make_fleet
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from stages import make_demand, results, with_args
 
 from modelyard.autoscaling.conditions import SCALE_FROM_ZERO

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from builders import CONTROLLER, NOW, SATURATION, Serving, gpu_node, make_fleet, records
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from policy_builders import binding, each, target
 from slo_builders import L40S, SLO, premium, slo_fleet
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from builders import NOW, REPAIRED, Serving, gpu_node, hpa, make_fleet, records
 from examples import few
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from policy_builders import FREE, NO_PANIC, WRITTEN, binding, each, policy, target
 from slo_builders import SLO, slo_fleet
 

@@ -10,8 +10,7 @@ import kthena_models
 import pytest
 import service_cases
 import service_world
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kthena_models import a_backend, a_model, a_worker
 from service_world import ENGINE, NOW, Fleet
 

@@ -6,8 +6,7 @@ import copy
 import re
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kthena_models import LWS, PLAIN, UID, render_model
 
 from modelyard.workloads.values import Abilities, Refused, Rendered, canonical

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from service_world import ENGINE, NOW, Fleet, serving
 
 from modelyard.metrics.values import ServedRequests

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from modelyard.objects import Namespace
 from modelyard.resources import ClusterServingRuntime, InferenceService, ModelServer
