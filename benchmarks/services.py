@@ -45,10 +45,11 @@ from modelyard.reconcile.dispatch import Acting, Start
 from modelyard.reconcile.plan import ServedKind
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.reconcile.run_view import act
-from modelyard.workloads import Abilities, Rendered, ServingSettings
 from modelyard.workloads.files import served
 from modelyard.workloads.lifecycle import ServiceRollOut
 from modelyard.workloads.render import render
+from modelyard.workloads.settings import ServingSettings
+from modelyard.workloads.values import Abilities, Rendered
 from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES, RUNTIMES_WANTED, child_kinds, service
 
 HOME, SPACES, ROUNDS = "modelyard", 20, 11

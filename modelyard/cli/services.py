@@ -19,9 +19,9 @@ from modelyard.cli.options import HOME, Context, Output, UsageError, print_docum
 if TYPE_CHECKING:
     from modelyard.autoscaling.offline.manifests import Manifest
     from modelyard.reconcile.plan import Plan
-    from modelyard.workloads import Refused, Rendered
     from modelyard.workloads.resolution import Resolved
     from modelyard.workloads.rollout_state import Standing
+    from modelyard.workloads.values import Refused, Rendered
 
 app = typer.Typer(help="Services: what they are made of, and why.", add_completion=False)
 _ALWAYS = (
@@ -163,7 +163,7 @@ def render_services(
 ) -> None:
     """Print what InferenceServices and Models are made of, or why they are refused. Exit code 1: one was refused."""
     from modelyard.autoscaling.offline.manifests import read_manifests
-    from modelyard.workloads import Refused
+    from modelyard.workloads.values import Refused
 
     found = read_manifests(files)
     kinds = ("ome.io", "InferenceService"), ("registry.volcano.sh", "Model")
@@ -206,7 +206,7 @@ def outcome(service: Manifest, found: Sequence[Manifest], kubernetes: Sequence[s
 def _mistaken(service: Manifest, resolved: Resolved, found: Iterable[Manifest]) -> Refused | None:
     """Return what is wrong with the files that a service is made of: in a file an unknown field is a mistake."""
     from modelyard.resources import ResourceInvalid, parse
-    from modelyard.workloads import Refused
+    from modelyard.workloads.values import Refused
 
     if service.kind != "InferenceService":
         return None
@@ -238,8 +238,7 @@ def warn_of_fields(manifests: Iterable[Manifest]) -> None:
 
 def _warn_of_settings(found: Sequence[Manifest]) -> None:
     from modelyard.models.settings import CONFIG_MAP as MODELS, DeliverySettings, read
-    from modelyard.workloads import ServingSettings
-    from modelyard.workloads.settings import CONFIG_MAP
+    from modelyard.workloads.settings import CONFIG_MAP, ServingSettings
 
     maps = {manifest.key.name: manifest.body for manifest in found if manifest.kind == "ConfigMap"}
     _, wrong = DeliverySettings.read(read(maps[MODELS]).text if MODELS in maps else None)
@@ -265,7 +264,7 @@ def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT)
 
 
 def _print(service: Manifest, result: Rendered | Refused) -> None:
-    from modelyard.workloads import Refused
+    from modelyard.workloads.values import Refused
 
     if isinstance(result, Refused):
         return

@@ -24,8 +24,7 @@ from modelyard.cli.services import BEFORE_1_21, outcome
 from modelyard.cluster import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS, Object
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.stack import LocalStack
-from modelyard.workloads import Rendered
-from modelyard.workloads.values import Abilities
+from modelyard.workloads.values import Abilities, Rendered
 
 pytestmark = pytest.mark.integration
 

@@ -21,8 +21,7 @@ from modelyard.objects.kinds import CONTROLLER_REVISIONS, DEPLOYMENTS
 from modelyard.reconcile.carry_out import carry_out
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.run_view import look
-from modelyard.workloads import Rendered
-from modelyard.workloads.values import canonical
+from modelyard.workloads.values import Rendered, canonical
 from modelyard.workloads.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration

@@ -14,8 +14,8 @@ from service_world import FORMAT, NOW, SERVED, Fleet
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.plan import ServedKind
 from modelyard.resources import InferenceService, Resource, ResourceInvalid
-from modelyard.workloads import Rendered
 from modelyard.workloads.settings import CONFIG_MAP
+from modelyard.workloads.values import Rendered
 
 EVERYTHING = SERVED | {
     ServedKind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
