@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects.cli_marker import Cli
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.urls import check_http_url
 from modelyard.replay.settings import POLICIES, Gaps
@@ -122,7 +123,10 @@ class ReplayRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    manifests: tuple[Path, ...] = Field((), description="files or folders with the fleet's manifests")
+    manifests: Annotated[
+        tuple[Path, ...],
+        Cli(help="manifest file or folder, '-' for standard input, or a file with a replay request"),
+    ] = Field((), description="files or folders with the fleet's manifests")
     manifest_text: str = Field("", description="the fleet's manifests as YAML, instead of files or besides")
     trace: Path | None = Field(None, description="CSV with a header: time, prompt and output tokens of each request")
     columns: Annotated[str, AfterValidator(_columns)] = Field(
@@ -137,8 +141,10 @@ class ReplayRequest(BaseModel):
     )
     namespace: str = Field("", description="whose traffic, in Prometheus")
     model: str = Field("", description="which model's traffic, as its engines name it")
-    begin: Moment = Field("1h", description="since when: a time (2026-01-31T08:00Z) or how long ago (6h)")
-    end: Moment = Field("1m", description="until when: likewise, or now")
+    begin: Annotated[Moment, Cli("--from")] = Field(
+        "1h", description="since when: a time (2026-01-31T08:00Z) or how long ago (6h)"
+    )
+    end: Annotated[Moment, Cli("--to")] = Field("1m", description="until when: likewise, or now")
     step: Seconds = Field(15, ge=1, le=3600, description="seconds of the steps in which the rate is constant")
     gaps: Gaps = Field(Gaps.FAIL, description="what steps without data stand for: an error, no requests, or a line")
     prompt_tokens: float | None = Field(
@@ -147,10 +153,10 @@ class ReplayRequest(BaseModel):
     output_tokens: float | None = Field(
         None, ge=1, description="mean output tokens of a request, over what Prometheus says"
     )
-    policies: Annotated[tuple[str, ...], AfterValidator(_policies)] = Field(
+    policies: Annotated[tuple[str, ...], AfterValidator(_policies), Cli("--policy")] = Field(
         ("default",), min_length=1, description=f"side by side: {POLICIES}"
     )
-    rates: Annotated[tuple[Factor, ...], BeforeValidator(_parts)] = Field(
+    rates: Annotated[tuple[Factor, ...], BeforeValidator(_parts), Cli("--rate")] = Field(
         (1.0,), min_length=1, max_length=20, description="each policy at so many times the requests"
     )
     copies: Copies = Field(
@@ -167,7 +173,9 @@ class ReplayRequest(BaseModel):
     slo_ttft: Seconds = Field(2.0, gt=0, description="target in seconds for the time to first token")
     slo_itl: Seconds = Field(0.06, gt=0, description="target in seconds for a request's mean inter-token latency")
     attainment: float = Field(0.99, gt=0, le=1, description="share of requests that should be within both")
-    fleet: FleetSettings = Field(default_factory=FleetSettings, description="settings of the decisions")
+    fleet: Annotated[
+        FleetSettings, Cli(help="YAML file with fleet settings, for the policies default and published")
+    ] = Field(default_factory=FleetSettings, description="settings of the decisions")
     startup: Seconds = Field(
         120, le=7200, description="seconds from a pod's creation to Ready, where the engine's arguments do not say"
     )
