@@ -12,16 +12,10 @@ The contract with whoever makes the Job (it does not change without both sides):
   again at any time and carries on from what is on disk; where everything is there it ends within a second.
   ``pvc://`` and ``local://``: nothing is fetched; PATH (the mounted claim's folder) must exist. ``vendor://``:
   nothing.
-- **Options of fetch.** ``--endpoint URL``, ``--region R`` (sources); ``--include GLOB``, ``--exclude GLOB`` (repeat;
-  matched against the name within the model), ``--accelerator NAME`` (TensorRT-LLM engines: only files with
-  ``/NAME/`` in their path), ``--all-formats`` (also other weight formats where there are safetensors); ``--policy
-  AlwaysDownload | ReuseIfExists`` (the latter: a complete copy of this model is enough, the source is not asked);
-  ``--public`` (no address inside the cluster or its network is connected to, whatever a name or redirect leads to);
-  ``--parallel N``, ``--part-size BYTES``, ``--bandwidth BYTES/s``, ``--patience SECONDS`` (transient errors are
-  retried here, with growing pauses and as the source asks, until nothing has moved for so long); ``--minimum-rate
-  BYTES/s`` (average over five minutes of waiting for the source), ``--deadline SECONDS`` (all of it);
-  ``--free-disk-percent P`` (bytes and inodes to leave free), ``--namespace-disk-percent P``, ``--bytes-per-namespace
-  N``, ``--files-per-namespace N`` (limits for all models of this one's namespace on the disk).
+- **Options of fetch** are listed by ``--help``. ``--include`` and ``--exclude`` are matched against names within the
+  model. ``--policy ReuseIfExists``: a complete copy of this model is enough, the source is not asked. ``--patience``:
+  transient errors are retried with growing pauses, and as the source asks, until nothing has moved for so long.
+  ``--minimum-rate``: average over five minutes of waiting for the source.
 - **Credentials** are never arguments. They come from the environment (``HF_TOKEN``, ``AWS_ACCESS_KEY_ID``,
   ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``GOOGLE_SERVICE_ACCOUNT_KEY``, ``GITHUB_TOKEN``), or from files
   of the same names in ``--credentials DIR`` (a mounted Secret), which win. ``--token-key NAME``: the file of the

@@ -55,7 +55,7 @@ class NodeGroup(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:
-        return parse_node_group(given) if isinstance(given, str) else given
+        return dict(parse_node_group(given)) if isinstance(given, str) else given
 
 
 def default_nodes() -> list[NodeGroup]:

@@ -44,18 +44,16 @@ class ServingCandidate(_Asked):
     count: int = Field(1, ge=1, le=999, description="accelerators of one replica")
     price: float = Field(gt=0, le=1e6, description="price of one accelerator per hour")
 
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """From RUNTIME=ACCELERATOR[:COUNT]@PRICE; ``ValueError`` where it is none."""
-        found = _CANDIDATE.fullmatch(text)
-        if found is None:
-            raise ValueError(f"{text!r} is no candidate; write RUNTIME=ACCELERATOR[:COUNT]@PRICE, as vllm=H100:2@4.5")
-        return cls.model_validate({name: value for name, value in found.groupdict().items() if value is not None})
-
     @model_validator(mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:
-        return cls.of(given) if isinstance(given, str) else given
+        """Read the form of the command line, RUNTIME=ACCELERATOR[:COUNT]@PRICE."""
+        if not isinstance(given, str):
+            return given
+        parts = _CANDIDATE.fullmatch(given)
+        if parts is None:
+            raise ValueError(f"{given!r} is no candidate")
+        return {name: value for name, value in parts.groupdict().items() if value is not None}
 
     @property
     def cost(self) -> float:
@@ -74,7 +72,10 @@ class OnboardFields(_Asked):
     )
     name: _Name = Field(description="name of the new model and of its service, for example chat")
     namespace: str = Field(
-        "default", max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", description="namespace of both"
+        "default",
+        max_length=63,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        description="namespace of the model and its service",
     )
     candidates: Annotated[
         tuple[ServingCandidate, ...], Cli("--candidate", metavar="RUNTIME=ACCELERATOR[:COUNT]@PRICE")
@@ -88,7 +89,7 @@ class OnboardFields(_Asked):
     ] = Field(
         default_factory=dict,
         max_length=MOST_CANDIDATES,
-        description="price per accelerator and hour, for example H100: 4.5; measures every runtime that fits; required"
+        description="price per accelerator and hour, for example H100 and 4.5; measures every runtime that fits; required"
         " unless candidates are given",
     )
     parameters: Annotated[dict[str, str], Cli("--parameter")] = Field(
