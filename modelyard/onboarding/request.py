@@ -89,8 +89,8 @@ class OnboardFields(_Asked):
     ] = Field(
         default_factory=dict,
         max_length=MOST_CANDIDATES,
-        description="price per accelerator and hour, for example H100 and 4.5; measures every runtime that fits; required"
-        " unless candidates are given",
+        description="price per accelerator and hour, for example H100 and 4.5; measures every runtime that fits;"
+        " required unless candidates are given",
     )
     parameters: Annotated[dict[str, str], Cli("--parameter")] = Field(
         default_factory=dict, max_length=20, description="parameters of the model's storage, for example endpoint"
