@@ -18,8 +18,9 @@ import typer
 
 from deployments.demo.scenario import SHOWN, Scenario
 from deployments.profile import POOL, PREFECT_FILE
-from modelyard.cli import onboard, options
-from modelyard.cli.main import app, main
+from modelyard.cli import options
+from modelyard.cli.main import app
+from modelyard.cli.main import main as run_command
 
 
 class PoolType(StrEnum):
@@ -94,18 +95,21 @@ def run(
 
 
 def _run(flow: str, given: dict[str, Any]) -> None:
-    from flows.foreground import run_here
+    from deployments.foreground import run_here
 
     raise typer.Exit(run_here(flow, given))
 
 
-def _onboard(flow: str, given: dict[str, Any]) -> None:
+def _run_tersely(flow: str, given: dict[str, Any]) -> None:
+    """Run the flow with log lines that are a time and a message."""
     for which in ("FLOW", "TASK"):
         os.environ.setdefault(f"PREFECT_LOGGING_FORMATTERS_STANDARD_{which}_RUN_FMT", "%(asctime)s  %(message)s")
     _run(flow, given)
 
 
-onboard.foreground = _onboard
+def main() -> None:
+    """Run the command; its ``onboard`` runs a flow."""
+    run_command(_run_tersely)
 
 
 @app.command()

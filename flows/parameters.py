@@ -5,17 +5,15 @@ Models that refuse unknown fields, one of each flow; ``flows.forms`` makes a for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from flows.forms import Unseen
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.benchmarks.compare import parse_condition
 from modelyard.objects.documents import first_of
-from modelyard.onboarding.request import OnboardFields, OnboardRequest
+from modelyard.onboarding.request import OnboardInput
 from modelyard.replay.request import ReplayRequest
 from modelyard.routing.rolling import RouteRollOut
 
@@ -243,41 +241,13 @@ class BenchmarkParameters(LifecycleParameters):
         return texts
 
 
-class OnboardParameters(OnboardFields, RunParameters):
+class OnboardParameters(OnboardInput, RunParameters):
     """The model to onboard, its target, its load, and what may serve it."""
 
     first: ClassVar[tuple[str, ...]] = (
         "uri", "name", "namespace", "results", "candidates", "prices", "ttft", "itl", "percentile", "service_class",
         "rate", "prompt_tokens", "output_tokens", "trace", "budget", "min_replicas", "wait",
     )  # fmt: skip
-
-    trace: Path | None = Field(
-        None, description="CSV file on the worker's machine, as for replay: the expected load, simulated at the end"
-    )
-    check_seconds: float = Field(
-        60, ge=0, le=3600, description="seconds of the check under load at the end; 0: no check"
-    )
-
-    def asked(self, found: Mapping[str, Any]) -> OnboardRequest:
-        """What is asked for, checked together; ``found``: what the trace and the class say. Raises ``ValueError``."""
-        given = {**self.model_dump(include=set(OnboardRequest.model_fields), exclude_none=True), **found}
-        return OnboardRequest.model_validate(given)
-
-    @model_validator(mode="after")
-    def _can_be_asked(self) -> Self:
-        if self.service_class is not None and not (self.ttft is None and self.itl is None):
-            raise ValueError("service_class: it has the targets: leave ttft and itl out")
-        # Placeholders for the values of a trace or a class, which only the worker can read.
-        loads = ("rate", "prompt_tokens", "output_tokens") if self.trace is not None else ()
-        placeholders = {name: 2 for name in loads if getattr(self, name) is None}
-        placeholders |= {"ttft": 1} if self.service_class is not None else {}
-        try:
-            self.asked(placeholders)
-        except ValidationError as error:
-            errors = ((detail["loc"], detail["msg"].removeprefix("Value error, ")) for detail in error.errors())
-            problems = [f"{'.'.join(map(str, field))}: {text}" for field, text in errors]
-            raise ValueError("; ".join(problem.removeprefix(": ") for problem in problems)) from None
-        return self
 
 
 class ReRunParameters(RunParameters):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from modelyard.benchmarks.program import InvalidMeasurement, request_parameters
+from modelyard.benchmarks.token_limits import FEWEST_OUTPUT_TOKENS, MOST_TOKENS
 from modelyard.benchmarks.values import Measurement
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import (
@@ -27,10 +28,6 @@ from modelyard.reconcile.reach import NOT_PERMITTED
 from modelyard.resources.ome.benchmarks import SCENARIO_PATTERN, SCENARIOS_OF_TASK
 from modelyard.workloads.values import Refusal
 
-FEWEST_OUTPUT_TOKENS: Final = 2
-"""Time per output token is the time between two of them; genai-bench divides by their number less one."""
-MOST_TOKENS: Final = 1_000_000
-"""Tokens of one prompt or answer; no served model has a longer context."""
 LONGEST_KEY: Final = 1024
 """Bytes of an object's key in S3, Google and Oracle storage."""
 _BELOW_FOLDER: Final = 160

@@ -9,15 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from modelyard.cli.options import Context, Form, Output, UsageError, console, grid, print_document, warn
+from modelyard.cli.options import (
+    Context,
+    Form,
+    Output,
+    Terminated,
+    UsageError,
+    console,
+    grid,
+    print_document,
+    raise_at_sigterm,
+    warn,
+)
 
 if TYPE_CHECKING:
     from modelyard.benchmarks.compare import ComparedRuns
@@ -38,10 +47,6 @@ SHOWN = ("requests_rate", "output_rate", "ttft_p50", "ttft_p95", "itl_p50", "itl
 TITLES = ("REQ/S", "TOKENS/S", "TTFT P50", "TTFT P95", "ITL P50", "ITL P95", "LATENCY P95")
 
 
-class _Ended(BaseException):
-    """SIGTERM."""
-
-
 @app.command()
 def measure(
     measurement: Annotated[
@@ -57,26 +62,21 @@ def measure(
     from modelyard.benchmarks import measure as measuring
     from modelyard.benchmarks.program import VERSION, MeasureError, secrets, without
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise _Ended
-
-    before, hidden = signal.signal(signal.SIGTERM, end), secrets(os.environ)
-    code = REFUSED
-    try:
-        asked = _asked(measurement)
-        measuring.check_before(asked)
-        code = FAILED
-        result = measuring.measure(asked, program or _obtained(VERSION), os.environ, typer.echo)
-    except MeasureError as error:
-        result = measuring.failed(error, hidden)
-    except (_Ended, KeyboardInterrupt):
-        interrupted = MeasureError("Interrupted", "ended by a signal; the run is measured again", retryable=True)
-        result = measuring.failed(interrupted)
-    except Exception as error:  # Without a report the status could say no more than that there is none.
-        typer.echo(without(traceback.format_exc(), hidden), err=True)
-        result, code = measuring.failed(measuring.unexpected(error, hidden)), FAILED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    hidden, code = secrets(os.environ), REFUSED
+    with raise_at_sigterm():
+        try:
+            asked = _asked(measurement)
+            measuring.check_before(asked)
+            code = FAILED
+            result = measuring.measure(asked, program or _obtained(VERSION), os.environ, typer.echo)
+        except MeasureError as error:
+            result = measuring.failed(error, hidden)
+        except (Terminated, KeyboardInterrupt):
+            interrupted = MeasureError("Interrupted", "ended by a signal; the run is measured again", retryable=True)
+            result = measuring.failed(interrupted)
+        except Exception as error:  # Without a report the status could say no more than that there is none.
+            typer.echo(without(traceback.format_exc(), hidden), err=True)
+            result, code = measuring.failed(measuring.unexpected(error, hidden)), FAILED
     body = measuring.fitted(result)
     if report is not None:
         report.write_text(body, encoding="utf-8")

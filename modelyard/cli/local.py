@@ -14,13 +14,14 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from modelyard.cli.model_options import options_from
 from modelyard.cli.options import Form, Output, UsageError, check_namespaces, faults, grid, print_document
 from modelyard.hosts import HostsFile
 from modelyard.local.binaries.obtain import SERVERS, ensure, locate
 from modelyard.local.overview import Overview, collect
 from modelyard.local.paths import LocalClusterError
 from modelyard.local.processes import python_path_environment
-from modelyard.local.settings import EVERYTHING, Component, StackSettings, default_nodes, parse_node_group
+from modelyard.local.settings import EVERYTHING, Component, StackSettings
 from modelyard.local.stack import LocalStack
 from modelyard.objects.urls import describe_url_problem
 
@@ -65,36 +66,14 @@ def binaries() -> None:
 
 
 @app.command()
+@options_from(StackSettings, leave_out=("retention", "extra_args", "binaries"))
 def up(
+    given: dict[str, Any],
     name: Name = "default",
     directory: Directory = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in the foreground; Ctrl-C stops the cluster (its data is kept).")
     ] = False,
-    components: Annotated[
-        list[Component] | None, typer.Option("--component", help="Only these components (repeat). [default: all]")
-    ] = None,
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            metavar="NAME=COUNTxGPUS[xPRODUCT[xMEMORY_MIB]]",
-            help="A group of nodes (repeat), e.g. h100=2x8xNVIDIA-H100-SXM5-80GBx81559. "
-            "[default: 2 with 8 H100, 2 with 8 L40S, 1 with 8 A100]",
-        ),
-    ] = None,
-    base_port: Annotated[
-        int | None, typer.Option("--base-port", help="First of eight ports. [default: a free range, then kept]")
-    ] = None,
-    scrape_interval: Annotated[
-        str, typer.Option("--scrape-interval", help="How often Prometheus scrapes, e.g. 1s.")
-    ] = "15s",
-    scrape_targets: Annotated[
-        list[str] | None, typer.Option("--scrape-target", help="A further host:port for Prometheus (repeat).")
-    ] = None,
-    backoff_scale: Annotated[
-        float, typer.Option("--backoff-scale", help="Scales the restart back-off of crashing engines (10 s to 300 s).")
-    ] = 1.0,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds until everything must be ready.")] = 180,
 ) -> None:
     """Start the cluster and wait until it is ready.
@@ -109,14 +88,7 @@ def up(
         console.print(f"[green]•[/] {line} [dim]({time.monotonic() - begun:.1f} s)[/]", highlight=False)
 
     try:
-        settings = StackSettings(
-            components=components or list(EVERYTHING),
-            nodes=[parse_node_group(text) for text in nodes] if nodes else default_nodes(),
-            base_port=base_port,
-            scrape_interval=scrape_interval,
-            scrape_targets=scrape_targets or [],
-            backoff_scale=backoff_scale,
-        )
+        settings = StackSettings.model_validate(given)
         stack = _stack(name, directory, settings)
         if foreground:
             stack.prepare(progress)

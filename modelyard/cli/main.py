@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from modelyard import __version__
 from modelyard.cli import convert, plan
-from modelyard.cli.options import HOME, Context, warn
+from modelyard.cli.options import HOME, Context, RunFlow, warn
 
 OWN = ("modelyard", "tasks", "flows", "deployments")
 """Packages whose errors are meant for people."""
@@ -160,14 +160,15 @@ def crds(
         typer.echo(yaml.safe_dump_all(manifests, sort_keys=False), nl=False)
 
 
-def main() -> None:
-    """Run it. Errors of our own are a line each that says what to do, not a traceback. Exit codes: ``cli.options``.
+def main(run_flow: RunFlow | None = None) -> None:
+    """Run it; ``run_flow`` is for commands that run a flow, as the domain has no Prefect.
 
-    With ``plan --exit-code``, misspelled or not, 2 says that something would change, and nothing else.
+    Errors of our own are a line each that says what to do, not a traceback. Exit codes: ``cli.options``. With
+    ``plan --exit-code``, misspelled or not, 2 says that something would change, and nothing else.
     """
     certain = any(one.startswith("--exit") for one in sys.argv)
     try:
-        app()
+        app(obj=run_flow)
     except plan.WouldChange:
         raise
     except SystemExit as end:

@@ -12,12 +12,11 @@ import typer
 from rich.text import Text
 
 from modelyard.cli import options
-from modelyard.cli.options import HOME, Context, UsageError
+from modelyard.cli.options import HOME, PAIR, Context, Controller, UsageError, pairs
 
 app = typer.Typer(help="Models: their files on the nodes, and why they are where they are.", add_completion=False)
 
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Of BaseModels; without it, cluster-scoped models.")]
-Controller = Annotated[str, typer.Option(help="Namespace of the controller, where Jobs and reports are.")]
 COLOURS = {"Ready": "green", "Failed": "red"}
 
 
@@ -38,10 +37,11 @@ def add(
     name: Annotated[str, typer.Option(help="Name of the model; else the last part of the URI.")] = "",
     namespace: Namespace = "",
     node_selector: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE: a label that a node must carry to receive it; repeat.")
+        list[str] | None, typer.Option(metavar=PAIR, help="Label that a node must carry to receive it; repeat.")
     ] = None,
     parameter: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE: of spec.storage.parameters, such as endpoint=URL; repeat.")
+        list[str] | None,
+        typer.Option(metavar=PAIR, help="Entry of spec.storage.parameters, such as endpoint=URL; repeat."),
     ] = None,
     key: Annotated[
         str, typer.Option(help="Secret with the source's credentials: in its namespace, else in the controller's.")
@@ -55,8 +55,7 @@ def add(
     from modelyard.models.uri import parse
 
     parsed = parse(uri)
-    labels = dict(_pair("--node-selector", text) for text in node_selector or ())
-    parameters = dict(_pair("--parameter", text) for text in parameter or ())
+    labels, parameters = pairs("--node-selector", node_selector), pairs("--parameter", parameter)
     for text in storage_parameters.warnings(source_uri(uri, parameters), parameters):
         options.warn(text)
     asyncio.run(_add(uri, name or name_of(str(parsed)), namespace, labels, parameters, key, wait))
@@ -87,13 +86,6 @@ def name_of(uri: str) -> str:
     if not found:
         raise UsageError(f"{uri!r} gives no name: say --name")
     return found[:63].strip("-")
-
-
-def _pair(option: str, text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise UsageError(f"{option} {text!r} is not KEY=VALUE")
-    return key, value
 
 
 def _state(text: str) -> Text:

@@ -12,16 +12,10 @@ The contract with whoever makes the Job (it does not change without both sides):
   again at any time and carries on from what is on disk; where everything is there it ends within a second.
   ``pvc://`` and ``local://``: nothing is fetched; PATH (the mounted claim's folder) must exist. ``vendor://``:
   nothing.
-- **Options of fetch.** ``--endpoint URL``, ``--region R`` (sources); ``--include GLOB``, ``--exclude GLOB`` (repeat;
-  matched against the name within the model), ``--accelerator NAME`` (TensorRT-LLM engines: only files with
-  ``/NAME/`` in their path), ``--all-formats`` (also other weight formats where there are safetensors); ``--policy
-  AlwaysDownload | ReuseIfExists`` (the latter: a complete copy of this model is enough, the source is not asked);
-  ``--public`` (no address inside the cluster or its network is connected to, whatever a name or redirect leads to);
-  ``--parallel N``, ``--part-size BYTES``, ``--bandwidth BYTES/s``, ``--patience SECONDS`` (transient errors are
-  retried here, with growing pauses and as the source asks, until nothing has moved for so long); ``--minimum-rate
-  BYTES/s`` (average over five minutes of waiting for the source), ``--deadline SECONDS`` (all of it);
-  ``--free-disk-percent P`` (bytes and inodes to leave free), ``--namespace-disk-percent P``, ``--bytes-per-namespace
-  N``, ``--files-per-namespace N`` (limits for all models of this one's namespace on the disk).
+- **Options of fetch** are listed by ``--help``. ``--include`` and ``--exclude`` are matched against names within the
+  model. ``--policy ReuseIfExists``: a complete copy of this model is enough, the source is not asked. ``--patience``:
+  transient errors are retried with growing pauses, and as the source asks, until nothing has moved for so long.
+  ``--minimum-rate``: average over five minutes of waiting for the source.
 - **Credentials** are never arguments. They come from the environment (``HF_TOKEN``, ``AWS_ACCESS_KEY_ID``,
   ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``GOOGLE_SERVICE_ACCOUNT_KEY``, ``GITHUB_TOKEN``), or from files
   of the same names in ``--credentials DIR`` (a mounted Secret), which win. ``--token-key NAME``: the file of the
@@ -59,7 +53,6 @@ The contract with whoever makes the Job (it does not change without both sides):
 from __future__ import annotations
 
 import re
-import signal
 import sys
 import time
 import traceback
@@ -67,16 +60,19 @@ from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from modelyard.cli.adapters import adapters
 from modelyard.cli.engine_metrics import metrics
-
-if TYPE_CHECKING:
-    from modelyard.models.node import Report
+from modelyard.cli.model_options import options_from, parse_options
+from modelyard.cli.options import Terminated, UsageError, raise_at_sigterm
+from modelyard.models import node
+from modelyard.models.errors import FetchError, unexpected
+from modelyard.models.node import FetchRequest, Report
+from modelyard.models.sources import Credentials
+from modelyard.models.store import storage_error
 
 app = typer.Typer(no_args_is_help=True, help="A model's files on this node: fetch, check, remove. For Jobs.")
 app.command()(adapters)
@@ -93,101 +89,40 @@ class DownloadPolicy(StrEnum):
     REUSE = "ReuseIfExists"
 
 
-class _Ended(BaseException):
-    """SIGTERM."""
+def _key(model: str) -> str:
+    if not re.fullmatch(_KEY, model):
+        raise UsageError(f"--model: {model[:100]!r} is no key of a model; write clusterbasemodel.NAME")
+    return model
 
 
 Root = Annotated[Path, typer.Option(help="The models root, mounted at the path that it has on the host.")]
-Model = Annotated[str, typer.Option(help="The object: clusterbasemodel.NAME or NAMESPACE.basemodel.NAME.")]
+Model = Annotated[
+    str, typer.Option(callback=_key, help="The object: clusterbasemodel.NAME or NAMESPACE.basemodel.NAME.")
+]
 ReportFile = Annotated[Path | None, typer.Option("--report", help="Where the report goes, besides stdout.")]
 Used = Annotated[list[str] | None, typer.Option("--in-use", help="PATH or PATH@RFC3339 that running pods mount.")]
 
 
 @app.command()
+@options_from(FetchRequest, leave_out=("root", "model", "reuse", "in_use", "window", "listing"))
 def fetch(
-    uri: Annotated[str, typer.Option(help="Where the files are (spec.storage.storageUri).")],
+    given: dict[str, Any],
     root: Root,
-    path: Annotated[str, typer.Option(help="What becomes a link to the files; absolute, below the root.")],
     model: Model,
-    below: Annotated[
-        str | None, typer.Option(help="The folder that --path must be in; the root, if not given.")
-    ] = None,
     report: ReportFile = None,
-    endpoint: Annotated[str | None, typer.Option(help="Another address of the source.")] = None,
-    region: Annotated[str | None, typer.Option(help="Of a bucket.")] = None,
-    addressing_style: Annotated[
-        str | None, typer.Option(help="Of a bucket: virtual (in the host's name) or path. Default: as the store wants.")
-    ] = None,
-    credentials: Annotated[Path | None, typer.Option(help="Folder with a file for each credential.")] = None,
-    token_key: Annotated[str, typer.Option(help="The hub's token in that folder.")] = "token",
-    include: Annotated[list[str] | None, typer.Option(help="Only names that match; repeat.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="No names that match; repeat.")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="Only files with /NAME/ in their path.")] = None,
-    all_formats: Annotated[bool, typer.Option(help="Also other formats where there are safetensors.")] = False,
-    weights: Annotated[
-        str, typer.Option(help="Set of weights where there are several: a format, a quantization, a folder, or all.")
-    ] = "",
     policy: Annotated[DownloadPolicy, typer.Option(help="Whether the source is asked again.")] = DownloadPolicy.ALWAYS,
     in_use: Used = None,
-    uid: Annotated[str, typer.Option(help="The object's uid; files of an earlier object are proved again.")] = "",
-    public: Annotated[bool, typer.Option("--public", help="Connect to addresses of the internet only.")] = False,
-    parallel: Annotated[int, typer.Option(min=1, max=64, help="Requests at a time.")] = 8,
-    part_size: Annotated[int, typer.Option(min=65536, help="Bytes of a part; what a kill may cost.")] = 4 << 20,
-    bandwidth: Annotated[float | None, typer.Option(min=1, help="Bytes per second, at most.")] = None,
-    patience: Annotated[float, typer.Option(min=0, help="Seconds without a byte before giving up.")] = 300.0,
-    minimum_rate: Annotated[
-        float, typer.Option(min=0, help="Bytes per second that the source must send; 0: any rate.")
-    ] = 131072.0,
-    deadline: Annotated[float | None, typer.Option(min=1, help="Seconds for all of it.")] = None,
-    free_disk_percent: Annotated[
-        float, typer.Option(min=0, max=90, help="Percent of the disk's bytes and inodes to leave free.")
-    ] = 0.0,
-    namespace_disk_percent: Annotated[
-        float, typer.Option(min=0, max=100, help="Percent of the disk for the models of the model's namespace.")
-    ] = 100.0,
-    bytes_per_namespace: Annotated[int | None, typer.Option(min=1, help="Bytes for them; unset: no limit.")] = None,
-    files_per_namespace: Annotated[
-        int | None, typer.Option(min=1, help="Files and folders for them; unset: no limit.")
-    ] = None,
 ) -> None:
     """Bring a model's files here, verified, and link PATH to them. Carries on from what is there."""
-    from modelyard.models import node
-    from modelyard.models.filters import FileRules
-    from modelyard.models.pace import DiskLimits, Limits
-
-    request = node.FetchRequest(
-        uri,
-        root,
-        path,
-        _key(model),
-        below,
-        endpoint,
-        region,
-        credentials,
-        token_key,
-        FileRules(tuple(include or ()), tuple(exclude or ()), all_formats, accelerator, weights),
-        policy is DownloadPolicy.REUSE,
-        _in_use(in_use),
-        Limits(
-            parallel,
-            part_size,
-            bandwidth,
-            patience,
-            minimum_rate,
-            deadline=deadline,
-            disk=DiskLimits(free_disk_percent, namespace_disk_percent, bytes_per_namespace, files_per_namespace),
-        ),
-        public,
-        addressing_style,
-        uid,
-    )
+    given |= {"root": root, "model": model, "reuse": policy is DownloadPolicy.REUSE, "in_use": _in_use(in_use)}
+    request = parse_options(FetchRequest, given)
     progress = node.Progress(_say)
 
     def work(told: node.Report) -> None:
         with progress.running():
             node.fetch(request, told, progress)
 
-    _run(work, report, credentials)
+    _run(work, report, request.credentials)
 
 
 @app.command()
@@ -198,48 +133,32 @@ def check(
     report: ReportFile = None,
 ) -> None:
     """Compare a model's files with its manifest; the next fetch repairs what is damaged."""
-    from modelyard.models import node
-
-    _run(lambda told: node.check(root, _key(model), told, quick=quick), report)
+    _run(lambda told: node.check(root, model, told, quick=quick), report)
 
 
 @app.command()
 def remove(root: Root, model: Model, in_use: Used = None, report: ReportFile = None) -> None:
     """Take a model's link away, and the files that no other model refers to."""
-    from modelyard.models import node
-
     _run(lambda told: node.remove(root, _key(model), _in_use(in_use), told), report)
 
 
 def _run(work: Callable[[Report], None], file: Path | None, credentials: Path | None = None) -> None:
-    from modelyard.models import node
-    from modelyard.models.errors import FetchError, unexpected
-    from modelyard.models.sources import Credentials
-
     told, begin = node.Report(), time.monotonic()
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise _Ended
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        work(told)
-    except FetchError as error:
-        told.fail(error)
-    except (_Ended, KeyboardInterrupt):
-        told.fail(FetchError("Interrupted", "ended by a signal; the next run carries on", retryable=True))
-    except OSError as error:
-        from modelyard.models.store import storage_error
-
-        told.fail(storage_error(error, "the models root"))
-    except (typer.BadParameter, SystemExit):
-        raise
-    except BaseException as error:  # also a panic of obstore's, which is no Exception
-        traceback.print_exception(error)
-        remedy = "another storageUri, endpoint, region or key may avoid it"
-        told.fail(unexpected(error, Credentials(credentials, {}).values(), remedy))
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with raise_at_sigterm():
+        try:
+            work(told)
+        except FetchError as error:
+            told.fail(error)
+        except (Terminated, KeyboardInterrupt):
+            told.fail(FetchError("Interrupted", "ended by a signal; the next run carries on", retryable=True))
+        except OSError as error:
+            told.fail(storage_error(error, "the models root"))
+        except SystemExit:
+            raise
+        except BaseException as error:  # also a panic of obstore's, which is no Exception
+            traceback.print_exception(error)
+            remedy = "another storageUri, endpoint, region or key may avoid it"
+            told.fail(unexpected(error, Credentials(credentials, {}).values(), remedy))
     told.seconds = round(time.monotonic() - begin, 3)
     body = told.dump()
     if file is not None:
@@ -253,14 +172,6 @@ def _run(work: Callable[[Report], None], file: Path | None, credentials: Path | 
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _key(model: str) -> str:
-    if not re.fullmatch(_KEY, model):
-        raise typer.BadParameter(
-            f"{model[:100]!r} is no key of a model; write clusterbasemodel.NAME", param_hint="--model"
-        )
-    return model
 
 
 def _in_use(given: list[str] | None) -> dict[str, float | None]:

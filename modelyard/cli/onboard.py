@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from modelyard.cli.options import Context, Form, Output, UsageError, console, faults, grid, print_document, warn
+from modelyard.cli.model_options import options_from, parse_options
+from modelyard.cli.options import Context, Form, Output, RunFlow, UsageError, console, grid, print_document, warn
+from modelyard.onboarding.request import OnboardInput, OnboardRequest
 
 if TYPE_CHECKING:
     from modelyard.benchmarks.values import MeasuredRun
     from modelyard.onboarding.choose import CandidateChoice
-    from modelyard.onboarding.request import OnboardRequest
 
 app = typer.Typer(add_completion=False)
-
-foreground: Callable[[str, dict[str, Any]], None] | None = None
-"""Runs a flow by its name and parameters in this terminal; set by the command that has Prefect."""
 
 
 class NothingChosen(ValueError):
@@ -26,66 +22,15 @@ class NothingChosen(ValueError):
 
 
 @app.command()
+@options_from(OnboardInput, arguments=("uri",))
 def onboard(
+    given: dict[str, Any],
     typed: typer.Context,
-    uri: Annotated[str, typer.Argument(help="Where the model's files are, such as hf://OWNER/NAME.")],
-    name: Annotated[str, typer.Option(help="Name of the model and of its service.")],
-    results: Annotated[str, typer.Option(help="Storage URI for what is measured.")],
-    candidate: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RUNTIME=ACCELERATOR[:COUNT]@PRICE", help="What may serve it; repeat."),
-    ] = None,
-    price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ACCELERATOR=PRICE", help="Instead: all runtimes that fit, on these; repeat."),
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="Expected requests per second.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(help="Tokens of a prompt.")] = None,
-    output_tokens: Annotated[int | None, typer.Option(help="Tokens of an answer.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="CSV of requests, for what is not said of the load.")] = None,
-    ttft: Annotated[float | None, typer.Option(help="Target of the time to first token, ms.")] = None,
-    itl: Annotated[float | None, typer.Option(help="Target of the time between two tokens, ms.")] = None,
-    percentile: Annotated[float | None, typer.Option(help="Of the TTFT target; unset: its mean.")] = None,
-    service_class: Annotated[
-        str | None, typer.Option(metavar="CONFIGMAP/KEY", help="Instead of targets: a service class that is there.")
-    ] = None,
-    budget: Annotated[float | None, typer.Option(help="The most that the service may cost an hour.")] = None,
-    min_replicas: Annotated[
-        int | None, typer.Option(help="Replicas that autoscaling keeps at least, however little comes.")
-    ] = None,
-    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Its namespace.")] = "default",
-    parameter: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the model's storage, such as endpoint; repeat.")
-    ] = None,
-    node_selector: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label of nodes that receive the files; repeat.")
-    ] = None,
-    level: Annotated[
-        list[int] | None,
-        typer.Option(help="Requests at a time to measure with; repeat. None: as many as the figures need."),
-    ] = None,
-    max_level: Annotated[int | None, typer.Option(help="Without --level: the highest (32).")] = None,
-    precision: Annotated[
-        float | None,
-        typer.Option(help="Without --level: half a 95 % interval may be this share of the latency it decides (0.1)."),
-    ] = None,
-    minutes: Annotated[int | None, typer.Option(help="The most minutes of a run (5).")] = None,
-    requests: Annotated[int | None, typer.Option(help="The most requests of a run (300).")] = None,
-    patience: Annotated[
-        int | None, typer.Option(help="Minutes after which a service that is not ready is given up (30).")
-    ] = None,
-    check_seconds: Annotated[
-        float | None, typer.Option(help="Seconds of the check under load at the end (60); 0: none.")
-    ] = None,
-    time_compression: Annotated[
-        float | None, typer.Option(help="How many times faster than life simulated engines run (10: `make demo`).")
-    ] = None,
     measured: Annotated[
         list[str] | None,
         typer.Option(
             metavar="RUNTIME=SOURCE",
-            help="With --dry-run: what to choose by: a candidate's results, a file, folder, URI or BenchmarkJob "
-            "(NAMESPACE/NAME); repeat.",
+            help="With --dry-run: results to choose by, a file, folder, URI or BenchmarkJob (NAMESPACE/NAME); repeat.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be applied.")] = False,
@@ -95,77 +40,44 @@ def onboard(
     """Bring a model to a service of the right size, here, in the foreground, recorded by the Prefect server at
     PREFECT_API_URL. With --dry-run print what finds out how fast each candidate is, with --measured what is chosen.
     """
-    from modelyard.onboarding.request import OnboardRequest, ServingCandidate
-
-    try:
-        candidates = [ServingCandidate.of(text).model_dump() for text in candidate or ()]
-    except ValueError as error:
-        raise UsageError(f"--candidate {error}") from None
-    prices = _pairs("--price", price)
-    for accelerator, cost in prices.items():
-        if not cost.replace(".", "", 1).isdecimal():
-            raise UsageError(f"--price {accelerator}={cost}: write ACCELERATOR=PRICE, as H100=4.5")
-    given = {field: value for field, value in typed.params.items() if field in OnboardRequest.model_fields}
-    given |= {
-        "candidates": candidates,
-        "prices": {accelerator: float(cost) for accelerator, cost in prices.items()},
-        "parameters": _pairs("--parameter", parameter),
-        "node_selector": _pairs("--node-selector", node_selector),
-        "levels": level,
-    }
-    given = {field: value for field, value in given.items() if value is not None}
     if dry_run:
-        if trace is not None or service_class is not None:
+        if "trace" in given or "service_class" in given:
             raise UsageError("--dry-run reads no trace and no service class: give load and targets in numbers")
-        if prices and not candidates:
+        if "prices" in given and "candidates" not in given:
             raise UsageError("--dry-run does not see which runtimes there are: name them, --candidate for --price")
-        _print_plan(given, measured, output)
+        given.pop("check_seconds", None)
+        _print_plan(parse_options(OnboardRequest, given), measured, output)
         return
     if measured or output is not Output.TABLE:
         raise UsageError("--measured, --output: are for --dry-run")
-    if foreground is None:
+    run_flow: RunFlow | None = typed.obj
+    if run_flow is None:
         raise UsageError("there is nothing here that runs flows: give --dry-run")
-    more = {"trace": trace and str(trace.resolve()), "check_seconds": check_seconds}
-    foreground("onboard", given | {field: value for field, value in more.items() if value is not None})
+    if "trace" in given:
+        given["trace"] = str(given["trace"].resolve())
+    run_flow("onboard", parse_options(OnboardInput, given).model_dump(mode="json", exclude_unset=True))
 
 
-def _print_plan(given: dict[str, Any], measured: list[str] | None, output: Output) -> None:
-    from pydantic import ValidationError
-
+def _print_plan(asked: OnboardRequest, measured: list[str] | None, output: Output) -> None:
     from modelyard.onboarding.choose import choose
     from modelyard.onboarding.levels import certainty
     from modelyard.onboarding.objects import base_model, chosen, probe
     from modelyard.onboarding.plan import benchmarks
-    from modelyard.onboarding.request import OnboardRequest
 
-    try:
-        asked = OnboardRequest.model_validate(given)
-    except ValidationError as error:
-        raise UsageError(*faults(error, OnboardRequest)) from None
     if not measured:
         made = [base_model(asked)]
-        made += [one for each in asked.candidates for one in (probe(asked, each), benchmarks(asked, each)[0])]
+        made += [obj for each in asked.candidates for obj in (probe(asked, each), benchmarks(asked, each)[0])]
         _print(made, output)
         return
     runs = _runs(asked, measured)
     verdict = choose(asked, runs)
     if output is Output.TABLE:
         _table(verdict)
-        for runtime, found in runs.items():
-            console().print(f"{runtime}: {certainty(asked, found)}")
+        for runtime, usable in runs.items():
+            console().print(f"{runtime}: {certainty(asked, usable)}")
     if verdict.chosen is None:
         raise NothingChosen(verdict.problem)
     _print([base_model(asked), *chosen(asked, verdict.chosen)], output)
-
-
-def _pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:
-    found = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise UsageError(f"{option} {text}: write KEY=VALUE")
-        found[name] = value
-    return found
 
 
 def _runs(asked: OnboardRequest, measured: list[str]) -> dict[str, tuple[MeasuredRun, ...]]:

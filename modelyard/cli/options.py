@@ -9,10 +9,13 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 CONTEXT = "MODELYARD_CONTEXT"
 """The variable with the kubeconfig context, for flows and child processes too."""
+RunFlow = Callable[[str, dict[str, Any]], None]
+"""Runs a flow by its name and parameters in this terminal, and ends the command with its exit code."""
+PAIR = "KEY=VALUE"
 HOME = "workload-variant-autoscaler-system"
 """The controller's namespace, where nobody says otherwise."""
 WIDE = 10_000
@@ -40,6 +46,24 @@ class UsageError(ValueError):
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+class Terminated(BaseException):
+    """SIGTERM has arrived."""
+
+
+@contextmanager
+def raise_at_sigterm() -> Iterator[None]:
+    """Raise ``Terminated`` in the block where SIGTERM arrives, so that a Job can still write its report."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class NoSuchNamespace(RuntimeError):
@@ -103,6 +127,9 @@ Files = Annotated[
     ),
 ]
 Form = Annotated[Output, typer.Option("-o", "--output", help="How to print.")]
+Controller = Annotated[
+    str, typer.Option("--controller-namespace", help="Namespace of the controller, with its settings and records.")
+]
 Namespaces = Annotated[list[str] | None, typer.Option("-n", "--namespace", help="Only this namespace; repeat.")]
 Selector = Annotated[
     str, typer.Option("-l", "--selector", help="Only VariantAutoscalings and bindings with these labels.")
@@ -114,6 +141,17 @@ PrometheusUrl = Annotated[
 Settings = Annotated[
     Path | None, typer.Option("--settings", help="YAML file with fleet settings (the flow's parameter 'fleet').")
 ]
+
+
+def pairs(option: str, texts: Iterable[str] | None, metavar: str = PAIR) -> dict[str, str]:
+    """Return the mapping that ``KEY=VALUE`` texts are. Raises ``UsageError``, which names the option."""
+    values = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError(f"{option} {text}: write {metavar}")
+        values[key] = value
+    return values
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:

@@ -7,43 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import inspect
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum, StrEnum
+from enum import StrEnum
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from pydantic import BeforeValidator, ValidationError
-from pydantic.fields import FieldInfo
 
 from modelyard.autoscaling.offline.files import documents as read_documents, one_document
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cli.options import UsageError, print_document, warn
+from modelyard.cli.model_options import options_from, parse_options
+from modelyard.cli.options import print_document, warn
 from modelyard.replay.request import ReplayRequest
-from modelyard.resources.rules import explain
 
 Hear = Callable[[float], None]
-NAMES = {
-    "manifests": ("-f", "--filename"),
-    "begin": ("--from",),
-    "end": ("--to",),
-    "policies": ("--policy",),
-    "rates": ("--rate",),
-    "fleet": ("--settings",),
-    "namespace": ("-n", "--namespace"),
-    "prometheus_url": ("--prometheus",),
-}
-"""Options that are not called as their field."""
-HELP = {
-    "manifests": "Manifest file or folder, '-' for standard input, or a file with a replay request; repeat.",
-    "fleet": "YAML file with fleet settings, for default and published.",
-}
-LEFT_OUT = ("manifest_text",)
 
 
 class Output(StrEnum):
@@ -55,7 +35,11 @@ class Output(StrEnum):
     CSV = "csv"
 
 
-def replay(output: Output = Output.TABLE, **options: Any) -> None:
+@options_from(ReplayRequest, leave_out=("manifest_text",))
+def replay(
+    given: dict[str, Any],
+    output: Annotated[Output, typer.Option("-o", "--output", help="How to print.")] = Output.TABLE,
+) -> None:
     """Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted."""
     from modelyard import reports
     from modelyard.replay import output as outputs
@@ -64,7 +48,7 @@ def replay(output: Output = Output.TABLE, **options: Any) -> None:
     from modelyard.replay.policies.parse import CLAIRVOYANT
     from modelyard.replay.scenario import read_scenario
 
-    request, beside = read_request({name: value for name, value in options.items() if value not in (None, [])})
+    request, beside = read_request(given)
     # So that a report under way is cleared up, as an interrupt from the keyboard has it.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     places = request.places()
@@ -122,11 +106,7 @@ def read_request(given: dict[str, Any]) -> tuple[ReplayRequest, list[Path]]:
     if settings is not None:
         given["fleet"] = one_document(settings, FleetSettings, "give fleet settings with --settings")
         beside.append(settings)
-    try:
-        return ReplayRequest.model_validate(fields | given), beside
-    except ValidationError as error:
-        faults = (f"{_option(place)}: {text}" for place, text in explain(ReplayRequest, error))
-        raise UsageError("; ".join(fault.removeprefix("object: ") for fault in faults)) from error
+    return parse_options(ReplayRequest, fields | given), beside
 
 
 def _request_in(path: Path) -> dict[str, Any] | None:
@@ -137,44 +117,6 @@ def _request_in(path: Path) -> dict[str, Any] | None:
     if len(found) == 1 and isinstance(found[0], dict) and "kind" not in found[0] and "apiVersion" not in found[0]:
         return found[0]
     return None
-
-
-def _option(place: str) -> str:
-    name, rest = place.partition("[")[0].partition(".")[0], place
-    if name not in ReplayRequest.model_fields:
-        return rest
-    return NAMES.get(name, (f"--{name.replace('_', '-')}",))[-1]
-
-
-def _option_type(field: FieldInfo) -> Any:
-    options = [one for one in get_args(field.annotation) if one is not type(None)]
-    kind = options[0] if get_origin(field.annotation) in (Union, UnionType) else field.annotation
-    if get_origin(kind) is tuple:
-        return list[Path] if get_args(kind)[0] is Path else list[str]
-    if any(isinstance(one, BeforeValidator) for one in field.metadata) or not isinstance(kind, type):
-        return str
-    return kind if issubclass(kind, Enum | Path | int | float) else str
-
-
-def _signature() -> inspect.Signature:
-    parameters = []
-    for name, field in ReplayRequest.model_fields.items():
-        if name in LEFT_OUT:
-            continue
-        kind = Path if name == "fleet" else _option_type(field)
-        text = HELP.get(name) or f"{(field.description or '')[:1].upper()}{(field.description or '')[1:]}."
-        default = field.get_default(call_default_factory=True)
-        if default not in (None, "", (), {}) and name != "fleet":
-            plain = default if isinstance(default, tuple) else (default,)
-            text += f" Default: {', '.join(f'{one:g}' if isinstance(one, float) else str(one) for one in plain)}."
-        option = typer.Option(*NAMES.get(name, (f"--{name.replace('_', '-')}",)), help=text)
-        parameters.append(_keyword(name, Annotated[kind | None, option], None))
-    printed = typer.Option("-o", "--output", help="How to print.")
-    return inspect.Signature([*parameters, _keyword("output", Annotated[Output, printed], Output.TABLE)])
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 @contextmanager
@@ -195,6 +137,5 @@ def _progress() -> Iterator[Callable[[str], Hear]]:
         yield begin
 
 
-vars(replay)["__signature__"] = _signature()
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.command()(replay)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from modelyard.cli import options
-from modelyard.cli.options import HOME, Context, Output, UsageError, print_document, warn
+from modelyard.cli.options import HOME, Context, Controller, Output, UsageError, print_document, warn
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.offline.manifests import Manifest
@@ -35,7 +35,6 @@ BEFORE_1_21 = ("autoscaling/v2beta2/HorizontalPodAutoscaler", "policy/v1beta1/Po
 
 
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace; without it, all.")]
-Controller = Annotated[str, typer.Option(help="Namespace of the controller, where the settings are.")]
 
 
 @app.callback(invoke_without_command=True)

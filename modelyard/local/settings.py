@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from modelyard.objects.cli_marker import Cli
 
 
 class Component(StrEnum):
@@ -49,6 +52,11 @@ class NodeGroup(BaseModel):
     pods: int = Field(110, ge=1, description="pods each Node takes")
     labels: dict[str, str] = Field(default_factory=dict, description="further labels")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        return dict(parse_node_group(given)) if isinstance(given, str) else given
+
 
 def default_nodes() -> list[NodeGroup]:
     """Five Nodes of three accelerator types: 16 H100, 16 L40S and 8 A100."""
@@ -85,13 +93,25 @@ class StackSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    components: list[Component] = Field(default_factory=lambda: list(EVERYTHING), description="which processes to run")
-    nodes: list[NodeGroup] = Field(default_factory=default_nodes, description="Nodes the agent registers")
+    components: Annotated[list[Component], Cli("--component")] = Field(
+        default_factory=lambda: list(EVERYTHING), description="processes to run"
+    )
+    nodes: Annotated[
+        list[NodeGroup],
+        Cli(
+            "--node",
+            metavar="NAME=COUNTxGPUS[xPRODUCT[xMEMORY_MIB]]",
+            help="group of nodes, e.g. h100=2x8xNVIDIA-H100-SXM5-80GBx81559; unset: 2 with 8 H100, 2 with 8 L40S,"
+            " 1 with 8 A100",
+        ),
+    ] = Field(default_factory=default_nodes, description="Nodes the agent registers")
     base_port: int | None = Field(
         None, ge=1024, le=65000, description="first of eight consecutive ports; unset: a free range is found and kept"
     )
     scrape_interval: str = Field("15s", pattern=r"^[0-9]+(ms|s|m)$", description="how often Prometheus scrapes")
-    scrape_targets: list[str] = Field(default_factory=list, description="further host:port targets Prometheus scrapes")
+    scrape_targets: Annotated[list[str], Cli("--scrape-target")] = Field(
+        default_factory=list, description="further host:port targets Prometheus scrapes"
+    )
     retention: str = Field("2d", description="how long Prometheus keeps samples")
     backoff_scale: float = Field(
         1.0, gt=0, le=1, description="scales the container restart back-off of 10 s to 300 s (for short demonstrations)"

@@ -8,7 +8,9 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from modelyard.models.beneath import folders_above, parts
 from modelyard.models.errors import FetchError, unavailable
@@ -27,11 +29,13 @@ class FileRules:
     ``accelerator``: only files with ``/<accelerator>/`` in their path at the source, as TensorRT-LLM engines are kept.
     """
 
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    all_formats: bool = False
-    accelerator: str | None = None
-    weights: str = ""
+    include: Annotated[Sequence[str], Field(description="pattern of names to fetch; unset: all")] = ()
+    exclude: Annotated[Sequence[str], Field(description="pattern of names to leave out")] = ()
+    all_formats: Annotated[bool, Field(description="fetch other formats also where there are safetensors")] = False
+    accelerator: Annotated[str | None, Field(description="only files with /NAME/ in their path")] = None
+    weights: Annotated[
+        str, Field(description="set of weights where there are several: a format, a quantization, a folder, or all")
+    ] = ""
 
     @property
     def digest(self) -> str:

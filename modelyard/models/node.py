@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from modelyard import __version__
 from modelyard.models.disk_space import DiskReservation
@@ -24,6 +26,7 @@ from modelyard.models.source_access import list_files, prove_access
 from modelyard.models.sources import Credentials, ModelSource, open_source
 from modelyard.models.store import HOME, FileManifest, InUse, ModelRecord, NodeStore, digest_of
 from modelyard.models.uri import ClaimFolder, LocalFolder, VendorModel, parse
+from modelyard.objects.cli_marker import Cli
 from modelyard.objects.documents import counted, printable
 
 REPORT_LIMIT = 4096
@@ -42,23 +45,27 @@ _REFUSALS = frozenset({"Unauthorized", "Forbidden", "NotFound", "SourceRefused",
 class FetchRequest:
     """One model to be brought to this node."""
 
-    uri: str
+    uri: Annotated[str, Field(description="URI of the files (spec.storage.storageUri)")]
     root: Path
-    path: str
+    path: Annotated[str, Field(description="path that becomes a link to the files; absolute, below the root")]
     model: str
-    below: str | None = None
-    endpoint: str | None = None
-    region: str | None = None
-    credentials: Path | None = None
-    token_key: str = "token"
+    below: Annotated[str | None, Field(description="folder that --path must be in; unset: the root")] = None
+    endpoint: Annotated[str | None, Field(description="another address of the source")] = None
+    region: Annotated[str | None, Field(description="region of a bucket")] = None
+    credentials: Annotated[Path | None, Field(description="folder with a file for each credential")] = None
+    token_key: Annotated[str, Field(description="name of the hub's token in that folder")] = "token"
     rules: FileRules = field(default_factory=FileRules)
     reuse: bool = False
     in_use: InUse = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-    public: bool = False
-    style: str | None = None
-    uid: str = ""
-    """Uid of the object: an earlier object of its name may have been another tenant's."""
+    public: Annotated[bool, Cli("--public"), Field(description="connect to addresses of the internet only")] = False
+    style: Annotated[
+        str | None,
+        Cli("--addressing-style"),
+        Field(description="addressing of a bucket: virtual (in the host's name) or path; unset: as the store wants"),
+    ] = None
+    uid: Annotated[str, Field(description="uid of the object; files of an earlier object are proved again")] = ""
+    """An earlier object of its name may have been another tenant's."""
 
 
 @dataclass(slots=True)

@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from pydantic import Field
 
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import Chunk
 from modelyard.models.transfer_rate import REQUEST_BYTES, TransferWindow
+from modelyard.objects.cli_marker import Cli
 from modelyard.objects.documents import amount
 
 T = TypeVar("T")
@@ -32,32 +35,48 @@ _LAST_WORDS = 5.0
 class DiskLimits:
     """Limits of what deliveries take of a disk; percentages are of all its bytes and of all its inodes."""
 
-    free_percent: float = 0.0
-    """Share that every delivery leaves free."""
-    namespace_percent: float = 100.0
-    """Share that the models of one namespace may have."""
-    namespace_bytes: int | None = None
-    namespace_files: int | None = None
+    free_percent: Annotated[
+        float,
+        Cli("--free-disk-percent"),
+        Field(ge=0, le=90, description="percent of the disk's bytes and inodes that every delivery leaves free"),
+    ] = 0.0
+    namespace_percent: Annotated[
+        float,
+        Cli("--namespace-disk-percent"),
+        Field(ge=0, le=100, description="percent of the disk that the models of the model's namespace may have"),
+    ] = 100.0
+    namespace_bytes: Annotated[
+        int | None, Cli("--bytes-per-namespace"), Field(ge=1, description="bytes that they may have; unset: no limit")
+    ] = None
+    namespace_files: Annotated[
+        int | None,
+        Cli("--files-per-namespace"),
+        Field(ge=1, description="files and folders that they may have; unset: no limit"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How hard to pull. Memory is about 60 MiB and 2 MiB for each of ``parallel``, whatever the size of parts."""
 
-    parallel: int = 8
-    part_size: int = 4 * MIB
-    bandwidth: float | None = None
-    """Bytes per second."""
-    patience: float = 300.0
-    """Seconds without a byte after which a transient error is told."""
-    minimum_rate: float = MINIMUM_RATE
-    """Bytes per second that a source must send, as an average over ``window``; 0: any rate."""
+    parallel: Annotated[int, Field(ge=1, le=64, description="requests at a time")] = 8
+    part_size: Annotated[
+        int, Field(ge=65536, description="bytes of a part, which a kill of the process may cost each")
+    ] = 4 * MIB
+    bandwidth: Annotated[float | None, Field(ge=1, description="limit in bytes per second; unset: none")] = None
+    patience: Annotated[
+        float, Field(ge=0, description="seconds without a byte after which transient errors are no longer retried")
+    ] = 300.0
+    minimum_rate: Annotated[
+        float, Field(ge=0, description="bytes per second that the source must send on average; 0: any rate")
+    ] = MINIMUM_RATE
     window: float = 300.0
     """Seconds over which the rate is measured; only those count in which the source is waited for."""
     listing: float = 600.0
     """Seconds that a listing may take, with all its pages and retries."""
-    deadline: float | None = None
-    """Seconds that the whole delivery may take."""
+    deadline: Annotated[
+        float | None, Field(ge=1, description="time limit in seconds for the whole delivery; unset: none")
+    ] = None
     disk: DiskLimits = field(default_factory=DiskLimits)
 
     @property

@@ -1,17 +1,22 @@
-"""What an onboarding is asked for: one Pydantic model, for forms and command lines."""
+"""Parameters of an onboarding: one Pydantic model for the request, the form of the flow and the command line.
+
+Light: nothing of resources and workloads is imported before there is a request to check.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Self
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from modelyard.benchmarks.preflight import FEWEST_OUTPUT_TOKENS, MOST_TOKENS, check_output
+from modelyard.benchmarks.token_limits import FEWEST_OUTPUT_TOKENS, MOST_TOKENS
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import parse
-from modelyard.workloads.values import Refusal
+from modelyard.objects.cli_marker import Cli
 
 MOST_CANDIDATES = 8
 _CANDIDATE = re.compile(
@@ -39,13 +44,16 @@ class ServingCandidate(_Asked):
     count: int = Field(1, ge=1, le=999, description="accelerators of one replica")
     price: float = Field(gt=0, le=1e6, description="price of one accelerator per hour")
 
+    @model_validator(mode="before")
     @classmethod
-    def of(cls, text: str) -> Self:
-        """From RUNTIME=ACCELERATOR[:COUNT]@PRICE; ``ValueError`` where it is none."""
-        found = _CANDIDATE.fullmatch(text)
-        if found is None:
-            raise ValueError(f"{text!r} is no candidate; write RUNTIME=ACCELERATOR[:COUNT]@PRICE, as vllm=H100:2@4.5")
-        return cls.model_validate({name: value for name, value in found.groupdict().items() if value is not None})
+    def _read(cls, given: Any) -> Any:
+        """Read the form of the command line, RUNTIME=ACCELERATOR[:COUNT]@PRICE."""
+        if not isinstance(given, str):
+            return given
+        parts = _CANDIDATE.fullmatch(given)
+        if parts is None:
+            raise ValueError(f"{given!r} is no candidate")
+        return {name: value for name, value in parts.groupdict().items() if value is not None}
 
     @property
     def cost(self) -> float:
@@ -64,20 +72,27 @@ class OnboardFields(_Asked):
     )
     name: _Name = Field(description="name of the new model and of its service, for example chat")
     namespace: str = Field(
-        "default", max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", description="namespace of both"
+        "default",
+        max_length=63,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        description="namespace of the model and its service",
     )
-    candidates: tuple[ServingCandidate, ...] = Field(
+    candidates: Annotated[
+        tuple[ServingCandidate, ...], Cli("--candidate", metavar="RUNTIME=ACCELERATOR[:COUNT]@PRICE")
+    ] = Field(
         (),
         max_length=MOST_CANDIDATES,
         description="runtimes to measure, and what a replica of each needs; required unless prices are given",
     )
-    prices: dict[_Accelerator, Annotated[float, Field(gt=0, le=1e6)]] = Field(
+    prices: Annotated[
+        dict[_Accelerator, Annotated[float, Field(gt=0, le=1e6)]], Cli("--price", metavar="ACCELERATOR=PRICE")
+    ] = Field(
         default_factory=dict,
         max_length=MOST_CANDIDATES,
-        description="price per accelerator and hour, for example H100: 4.5; measures every runtime that fits; required"
-        " unless candidates are given",
+        description="price per accelerator and hour, for example H100 and 4.5; measures every runtime that fits;"
+        " required unless candidates are given",
     )
-    parameters: dict[str, str] = Field(
+    parameters: Annotated[dict[str, str], Cli("--parameter")] = Field(
         default_factory=dict, max_length=20, description="parameters of the model's storage, for example endpoint"
     )
     node_selector: dict[str, str] = Field(
@@ -89,7 +104,7 @@ class OnboardFields(_Asked):
     itl: _Milliseconds | None = Field(
         None, description="target of the time between two tokens in milliseconds, for example 50; or service_class"
     )
-    service_class: str | None = Field(
+    service_class: Annotated[str | None, Cli(metavar="CONFIGMAP/KEY")] = Field(
         None,
         max_length=520,
         pattern=r"^[a-z0-9][-a-z0-9.]*/[^/\s]+$",
@@ -116,7 +131,7 @@ class OnboardFields(_Asked):
         le=1000,
         description="minimum replicas that autoscaling keeps, for a load that begins at once; unset: no minimum",
     )
-    levels: tuple[_Level, ...] = Field(
+    levels: Annotated[tuple[_Level, ...], Cli("--level")] = Field(
         (),
         max_length=12,
         description="concurrent requests to measure with, one run for each; empty: as many as the profile needs",
@@ -160,6 +175,9 @@ class OnboardRequest(OnboardFields):
 
     @model_validator(mode="after")
     def _can_be_stored(self) -> Self:
+        from modelyard.benchmarks.preflight import check_output
+        from modelyard.workloads.values import Refusal
+
         try:
             check_output(self.results, {}, "results", namespace=self.namespace)
         except Refusal as refusal:
@@ -187,3 +205,35 @@ class OnboardRequest(OnboardFields):
         """Tells requests apart, in 16 hex digits; candidates that were found by their prices are not asked for."""
         text = self.model_dump_json(exclude={"candidates"} if self.prices else None, exclude_defaults=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class OnboardInput(OnboardFields):
+    """All that may be given for an onboarding; a trace or a service class stands for values of the request."""
+
+    trace: Path | None = Field(
+        None, description="CSV file on the worker's machine, as for replay: the expected load, simulated at the end"
+    )
+    check_seconds: float = Field(
+        60, ge=0, le=3600, description="seconds of the check under load at the end; 0: no check"
+    )
+
+    def asked(self, values: Mapping[str, Any]) -> OnboardRequest:
+        """Return the request, checked together; ``values`` come from trace and class. Raises ``ValueError``."""
+        given = {**self.model_dump(include=set(OnboardRequest.model_fields), exclude_none=True), **values}
+        return OnboardRequest.model_validate(given)
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        if self.service_class is not None and not (self.ttft is None and self.itl is None):
+            raise ValueError("service_class: it has the targets: leave ttft and itl out")
+        # Placeholders for the values of a trace or a class, which only the worker can read.
+        loads = ("rate", "prompt_tokens", "output_tokens") if self.trace is not None else ()
+        placeholders = {name: 2 for name in loads if getattr(self, name) is None}
+        placeholders |= {"ttft": 1} if self.service_class is not None else {}
+        try:
+            self.asked(placeholders)
+        except ValidationError as error:
+            errors = ((detail["loc"], detail["msg"].removeprefix("Value error, ")) for detail in error.errors())
+            problems = [f"{'.'.join(map(str, field))}: {text}" for field, text in errors]
+            raise ValueError("; ".join(problem.removeprefix(": ") for problem in problems)) from None
+        return self

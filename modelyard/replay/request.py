@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from modelyard.autoscaling.settings import FleetSettings
+from modelyard.objects.cli_marker import Cli
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.urls import check_http_url
 from modelyard.replay.settings import POLICIES, Gaps
@@ -122,7 +123,10 @@ class ReplayRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    manifests: tuple[Path, ...] = Field((), description="files or folders with the fleet's manifests")
+    manifests: Annotated[
+        tuple[Path, ...],
+        Cli(help="manifest file or folder, '-' for standard input, or a file with a replay request"),
+    ] = Field((), description="files or folders with the fleet's manifests")
     manifest_text: str = Field("", description="the fleet's manifests as YAML, instead of files or besides")
     trace: Path | None = Field(None, description="CSV with a header: time, prompt and output tokens of each request")
     columns: Annotated[str, AfterValidator(_columns)] = Field(
@@ -135,10 +139,12 @@ class ReplayRequest(BaseModel):
         description="instead of a trace, the traffic that this Prometheus remembers, of a namespace and model; unset: "
         "the environment variable PROMETHEUS_BASE_URL",
     )
-    namespace: str = Field("", description="whose traffic, in Prometheus")
-    model: str = Field("", description="which model's traffic, as its engines name it")
-    begin: Moment = Field("1h", description="since when: a time (2026-01-31T08:00Z) or how long ago (6h)")
-    end: Moment = Field("1m", description="until when: likewise, or now")
+    namespace: str = Field("", description="namespace of the traffic in Prometheus")
+    model: str = Field("", description="model of the traffic, as its engines name it")
+    begin: Annotated[Moment, Cli("--from")] = Field(
+        "1h", description="start of the traffic: a time (2026-01-31T08:00Z) or how long ago (6h)"
+    )
+    end: Annotated[Moment, Cli("--to")] = Field("1m", description="end of the traffic: likewise, or now")
     step: Seconds = Field(15, ge=1, le=3600, description="seconds of the steps in which the rate is constant")
     gaps: Gaps = Field(Gaps.FAIL, description="what steps without data stand for: an error, no requests, or a line")
     prompt_tokens: float | None = Field(
@@ -147,11 +153,11 @@ class ReplayRequest(BaseModel):
     output_tokens: float | None = Field(
         None, ge=1, description="mean output tokens of a request, over what Prometheus says"
     )
-    policies: Annotated[tuple[str, ...], AfterValidator(_policies)] = Field(
-        ("default",), min_length=1, description=f"side by side: {POLICIES}"
+    policies: Annotated[tuple[str, ...], AfterValidator(_policies), Cli("--policy")] = Field(
+        ("default",), min_length=1, description=f"policies to compare: {POLICIES}"
     )
-    rates: Annotated[tuple[Factor, ...], BeforeValidator(_parts)] = Field(
-        (1.0,), min_length=1, max_length=20, description="each policy at so many times the requests"
+    rates: Annotated[tuple[Factor, ...], BeforeValidator(_parts), Cli("--rate")] = Field(
+        (1.0,), min_length=1, max_length=20, description="factor of the request rate, at which each policy is replayed"
     )
     copies: Copies = Field(
         Copies.INDEPENDENT,
@@ -159,20 +165,22 @@ class ReplayRequest(BaseModel):
         "'clumped' (the same ones, at once)",
     )
     warm_up: Seconds = Field(0, description="first seconds of the traffic that are replayed and do not count")
-    prompt_scale: float = Field(1.0, gt=0, description="so many times the prompt tokens")
-    output_scale: float = Field(1.0, gt=0, description="so many times the output tokens")
+    prompt_scale: float = Field(1.0, gt=0, description="factor of the prompt tokens")
+    output_scale: float = Field(1.0, gt=0, description="factor of the output tokens")
     diurnal: float | None = Field(
         None, gt=0, le=24 * 31, description="repeat the traffic for so many hours, along the course of a day"
     )
     slo_ttft: Seconds = Field(2.0, gt=0, description="target in seconds for the time to first token")
     slo_itl: Seconds = Field(0.06, gt=0, description="target in seconds for a request's mean inter-token latency")
     attainment: float = Field(0.99, gt=0, le=1, description="share of requests that should be within both")
-    fleet: FleetSettings = Field(default_factory=FleetSettings, description="settings of the decisions")
+    fleet: Annotated[
+        FleetSettings, Cli(help="YAML file with fleet settings, for the policies default and published")
+    ] = Field(default_factory=FleetSettings, description="settings of the decisions")
     startup: Seconds = Field(
         120, le=7200, description="seconds from a pod's creation to Ready, where the engine's arguments do not say"
     )
     startup_spread: float = Field(
-        0, ge=0, le=2, description="how much start-ups differ: the standard deviation of their logarithm"
+        0, ge=0, le=2, description="spread of start-up times: the standard deviation of their logarithm"
     )
     profile: Literal["h100", "a100", "l40s"] | None = Field(
         None, description="engine profile; unset: by the accelerator label"
@@ -180,16 +188,18 @@ class ReplayRequest(BaseModel):
     engine: Annotated[dict[str, float], BeforeValidator(numbers)] = Field(
         default_factory=dict, description="engine parameters over everything else: alpha=7,beta=0.05"
     )
-    routing: Routing = Field(Routing.LEAST_OUTSTANDING, description="how the router chooses")
+    routing: Routing = Field(Routing.LEAST_OUTSTANDING, description="routing policy")
     queue_limit: Seconds = Field(300, description="a request that waits so many seconds for a replica is rejected")
     scrape: Seconds = Field(15, gt=0, description="seconds of Prometheus' scrape interval")
-    seed: int = Field(0, ge=0, description="of everything random; equal seeds give equal results")
+    seed: int = Field(0, ge=0, description="seed of all random numbers; equal seeds give equal results")
     require: Annotated[tuple[str, ...], AfterValidator(_requirements)] = Field(
         (),
         max_length=50,
-        description="what each policy has to reach at each rate, or the replay fails: attainment>=0.99, ttft_p95<=2s",
+        description="requirement on each policy at each rate, or the replay fails: attainment>=0.99, ttft_p95<=2s",
     )
-    max_cost: float | None = Field(None, gt=0, description="likewise: cost<=NUMBER")
+    max_cost: float | None = Field(
+        None, gt=0, description="highest cost that each policy may reach, or the replay fails"
+    )
     judge: Annotated[tuple[str, ...], AfterValidator(lambda given: _policies(given) if given else ())] = Field(
         (), description="of the policies, those for which require and max_cost hold; unset: all"
     )

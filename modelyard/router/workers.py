@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import logging
 import os
 import signal
@@ -40,12 +38,13 @@ METRICS = "PROMETHEUS_MULTIPROC_DIR"
 def share(settings: RouterSettings) -> RouterSettings:
     """The settings of one worker: its part of what is bounded for all."""
     workers = settings.workers
-    return dataclasses.replace(
-        settings,
-        max_bodies=max(2 * settings.max_body, settings.max_bodies // workers),
-        max_requests=max(1, settings.max_requests // workers),
-        max_waiting=settings.max_waiting // workers,
-        max_idle=-(-settings.max_idle // workers),
+    return settings.model_copy(
+        update={
+            "max_bodies": max(2 * settings.max_body, settings.max_bodies // workers),
+            "max_requests": max(1, settings.max_requests // workers),
+            "max_waiting": settings.max_waiting // workers,
+            "max_idle": -(-settings.max_idle // workers),
+        }
     )
 
 
@@ -58,7 +57,8 @@ async def supervise(settings: RouterSettings) -> None:
         port, metrics = (
             held.enter_context(_reserved(settings.host, one)) for one in (settings.port, settings.metrics_port)
         )
-        told = json.dumps(dataclasses.asdict(share(dataclasses.replace(settings, port=port, metrics_port=metrics))))
+        part = share(settings).model_copy(update={"port": port, "metrics_port": metrics})
+        told = part.model_dump_json()
         environment = {**os.environ, SHARED: folder, METRICS: folder}
         log.info("%d workers on http://%s:%d, metrics on port %d", settings.workers, settings.host, port, metrics)
         async with asyncio.TaskGroup() as group:
@@ -111,8 +111,7 @@ def main() -> None:
     import uvloop
 
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s [{os.getpid()}] %(message)s")
-    found = json.loads(sys.argv[1])
-    settings = RouterSettings(**{**found, "namespaces": tuple(found["namespaces"])})
+    settings = RouterSettings.model_validate_json(sys.argv[1])
     with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_work(settings))
 

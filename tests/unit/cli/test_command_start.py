@@ -147,7 +147,7 @@ ONE_SPELLING = {
 }
 OTHERS = {
     *("lease_namespace", "controller_namespace", "node_selector", "output_scale", "output_tokens"),
-    *("namespace_disk_percent", "bytes_per_namespace", "files_per_namespace"),
+    *("namespace_percent", "namespace_bytes", "namespace_files"),
 }
 COMMAND = typer.main.get_command(app)
 

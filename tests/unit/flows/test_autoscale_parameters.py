@@ -11,7 +11,7 @@ from command_line import modelyard
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
-from flows import foreground
+from deployments import foreground
 from flows.autoscale import autoscale
 from flows.parameters import AutoscaleParameters
 from flows.reconcile import reconcile

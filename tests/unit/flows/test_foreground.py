@@ -12,7 +12,7 @@ from command_line import modelyard
 from prefect.exceptions import TerminationSignal
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_API_URL, temporary_settings
 
-from flows.foreground import end_at_sigterm, server_problem
+from deployments.foreground import end_at_sigterm, server_problem
 
 
 async def problem_with(patience: float, answers_after: float) -> str | None:

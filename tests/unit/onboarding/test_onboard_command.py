@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 from flows.parameters import OnboardParameters
 from modelyard.benchmarks.results import RunRecord
-from modelyard.cli import onboard as command
 from modelyard.cli.onboard import NothingChosen, app
 from modelyard.cli.options import UsageError
 
@@ -103,12 +102,11 @@ def test_a_run_of_which_too_many_requests_failed_is_left_out(stored: str, tmp_pa
     assert "slow: measured at 1, 8, 16: " in found.stdout
 
 
-def test_without_dry_run_the_flow_runs_with_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dry_run_the_flow_runs_with_what_was_typed() -> None:
     ran: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(command, "foreground", lambda name, given: ran.append((name, given)))
     asked = ASKED.replace("--candidate fast=H100@10 --candidate slow=L40S@1", "--price H100=10 --price L40S=1.5")
     more = "--check-seconds 0 --parameter endpoint=http://host --min-replicas 2"
-    found = CliRunner().invoke(app, f"{asked} {more}".split())
+    found = CliRunner().invoke(app, f"{asked} {more}".split(), obj=lambda name, given: ran.append((name, given)))
     assert found.exit_code == 0, found.output
     ((name, given),) = ran
     assert name == "onboard"

@@ -276,14 +276,14 @@ def test_what_cannot_be_done_is_refused_before_it_begins(other: dict[str, Any]) 
     ],
 )
 def test_a_candidate_is_read_from_text(text: str, found: tuple[str, str, int, float]) -> None:
-    one = ServingCandidate.of(text)
+    one = ServingCandidate.model_validate(text)
     assert (one.runtime, one.accelerator, one.count, one.cost) == found
 
 
 @pytest.mark.parametrize("text", ["", "vllm", "vllm=H100", "vllm=H100@", "=H100@1", "vllm=H100:0@1", "vllm=H100@-1"])
 def test_text_that_is_no_candidate_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"candidate|price|count"):
-        ServingCandidate.of(text)
+        ServingCandidate.model_validate(text)
 
 
 def test_who_cannot_hold_the_share_comes_after_who_can() -> None:
