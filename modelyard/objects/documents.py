@@ -179,21 +179,3 @@ def amount(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
-
-
-_NAMING = ("mountPath", "containerPort", "name")
-
-
-def in_order(items: list[Any], others: list[Any]) -> list[Any]:
-    """The items in the order of ``others`` where both name the same things, each once, in whatever order.
-
-    Servers before 1.22 keep the order that such a list of an object had, whatever is applied later.
-    """
-    for key in _NAMING:
-        named, wanted = (
-            {one[key]: one for one in some if isinstance(one, Mapping) and isinstance(one.get(key), str | int)}
-            for some in (items, others)
-        )
-        if len(named) == len(items) and named.keys() == wanted.keys():
-            return [named[name] for name in wanted]
-    return items

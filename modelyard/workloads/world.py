@@ -15,6 +15,7 @@ from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, printable
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICE_ACCOUNTS, SERVICES, STATEFUL_SETS
+from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
 from modelyard.objects.parse import controller_of, epoch, key_of, texts
 from modelyard.reconcile.plan import CLAIM, FAILED, ServedKind, Subject, Want
 from modelyard.resources import (
@@ -52,23 +53,23 @@ _EVERYWHERE: Final = (
     STATEFUL_SETS,
 )
 _VERSIONED: Final = (
-    ("HorizontalPodAutoscaler", "horizontalpodautoscalers", "autoscaling", ("v2", "v2beta2")),
-    ("PodDisruptionBudget", "poddisruptionbudgets", "policy", ("v1", "v1beta1")),
-    ("Ingress", "ingresses", "networking.k8s.io", ("v1",)),
-    ("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io", ("v1",)),
-    ("ScaledObject", "scaledobjects", "keda.sh", ("v1alpha1",)),
-    ("Service", "services", "serving.knative.dev", ("v1",)),
-    ("RayCluster", "rayclusters", "ray.io", ("v1",)),
-    ("HTTPRoute", "httproutes", "gateway.networking.k8s.io", ("v1", "v1beta1")),
-    ("VirtualService", "virtualservices", "networking.istio.io", ("v1", "v1beta1")),
-    ("ModelServer", "modelservers", "networking.volcano.sh", ("v1alpha1",)),
-    ("ModelRoute", "modelroutes", "networking.volcano.sh", ("v1alpha1",)),
+    ("HorizontalPodAutoscaler", "horizontalpodautoscalers", HPA_VERSIONS),
+    ("PodDisruptionBudget", "poddisruptionbudgets", PDB_VERSIONS),
+    ("Ingress", "ingresses", ("networking.k8s.io/v1",)),
+    ("LeaderWorkerSet", "leaderworkersets", ("leaderworkerset.x-k8s.io/v1",)),
+    ("ScaledObject", "scaledobjects", ("keda.sh/v1alpha1",)),
+    ("Service", "services", ("serving.knative.dev/v1",)),
+    ("RayCluster", "rayclusters", ("ray.io/v1",)),
+    ("HTTPRoute", "httproutes", ("gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1")),
+    ("VirtualService", "virtualservices", ("networking.istio.io/v1", "networking.istio.io/v1beta1")),
+    ("ModelServer", "modelservers", ("networking.volcano.sh/v1alpha1",)),
+    ("ModelRoute", "modelroutes", ("networking.volcano.sh/v1alpha1",)),
 )
 """Kinds that a server has in one version or another, or not at all; the first that is served counts."""
 KNATIVE: Final = "serving.knative.dev"
 WORKLOADS: Final = frozenset(("Deployment", "StatefulSet", "LeaderWorkerSet", "RayCluster"))
 ASKED: Final = (
-    *(ServedKind(f"{group}/{version}", kind) for kind, _, group, versions in _VERSIONED for version in versions),
+    *(ServedKind(version, kind) for kind, _, versions in _VERSIONED for version in versions),
     *(ServedKind(one.api_version, one.kind) for one in (VARIANTS, BINDINGS)),
     CLASSES_SERVED,
 )
@@ -78,9 +79,10 @@ ASKED: Final = (
 def child_kinds(there: frozenset[ServedKind]) -> tuple[ResourceType, ...]:
     """The kinds of what is made for services, where these are served."""
     found = list(_EVERYWHERE)
-    for kind, plural, group, versions in _VERSIONED:
-        version = next((one for one in versions if ServedKind(f"{group}/{one}", kind) in there), None)
-        if version is not None:
+    for kind, plural, versions in _VERSIONED:
+        served = next((version for version in versions if ServedKind(version, kind) in there), None)
+        if served is not None:
+            group, _, version = served.partition("/")
             found.append(ResourceType(group, version, kind, plural, True))
     return tuple(found)
 
