@@ -22,6 +22,7 @@ from modelyard.models.uri import HubModel
 from modelyard.objects import Key
 from modelyard.objects.documents import mapping
 from modelyard.objects.kinds import NAMESPACES, PODS
+from modelyard.objects.parse import condition
 from modelyard.reconcile.plan import World
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec, Endpoint
@@ -154,7 +155,7 @@ def _service(
     world: World,
 ) -> BenchmarkTarget:
     status, called = service.status, f"InferenceService {service.key}"
-    ready: Mapping[str, Any] = next((c for c in status["conditions"] if c.get("type") == "Ready"), {})
+    ready = condition(status, "Ready")
     if service.problem is not None:
         raise Waits("ServiceNotReady", f"{called} cannot be read: {service.problem}")
     if ready.get("status") != "True" or status.get("observedGeneration") != service.subject.generation:

@@ -17,7 +17,7 @@ from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, MeasurementRe
 from modelyard.models.running import JobEnd, container_words, job_end
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, mapping, printable
-from modelyard.objects.parse import controller_of, epoch, key_of, texts
+from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
 from modelyard.reconcile.memory import Count, Seconds, parse_memory
 from modelyard.reconcile.plan import CLAIM, FAILED, Subject
 from modelyard.resources import BenchmarkJob
@@ -119,16 +119,13 @@ def benchmark(obj: Object) -> StoredBenchmark:
     metadata = obj["metadata"]
     annotations = texts(metadata.get("annotations"))
     spec, problem = read_spec(obj.get("spec"), metadata["name"])
-    status = dict(mapping(obj.get("status")))
-    conditions = status.get("conditions")
-    status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
     memory, damaged = parse_memory(Memory, MEMORY, annotations.get(MEMORY))
     return StoredBenchmark(
         Subject.of(BENCHMARK_JOBS, obj),
         spec,
         mapping(obj.get("spec")),
         problem,
-        status,
+        stored_status(obj),
         memory,
         damaged,
         annotations.get(RE_RUN, "")[:100],
@@ -255,7 +252,7 @@ def engine_pod(obj: Object) -> EnginePod | None:
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Failed", "Succeeded"):
         return None
     labels = texts(metadata.get("labels"))
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
+    ready = condition(status, "Ready").get("status") == "True"
     restarts = sum(int(one.get("restartCount") or 0) for one in status.get("containerStatuses") or ())
     component = labels.get(names.COMPONENT, "")
     model = next(filter(None, map(served_name, spec.get("containers") or ())), "")

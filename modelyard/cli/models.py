@@ -122,9 +122,10 @@ async def _list(namespace: str) -> None:
 def columns_of(status: dict[str, Any]) -> Iterable[Text | str]:
     """Return state, nodes, size, progress and remarks of a model's status, as the list shows them."""
     from modelyard.objects.documents import amount, printable
+    from modelyard.objects.parse import condition
 
     delivery = status.get("delivery") or {}
-    ready: dict[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    ready = condition(status, "Ready")
     selected = delivery.get("selected")
     percents = [one["percent"] for one in delivery.get("nodes") or () if one.get("percent") is not None]
     size = delivery.get("bytes")

@@ -21,7 +21,7 @@ from modelyard.models.storage_parameters import source_uri
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, mapping
-from modelyard.objects.parse import epoch, key_of, texts
+from modelyard.objects.parse import condition, epoch, key_of, stored_status, texts
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
 from modelyard.resources.ome.models import BaseModel as BaseModelResource
@@ -115,9 +115,6 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
     annotations = texts(metadata.get("annotations"))
     labels = texts(metadata.get("labels"))
     spec, uri, problem = _spec(kind, obj)
-    status = dict(mapping(obj.get("status")))
-    conditions = status.get("conditions")
-    status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
     key = key_of(obj)
     return StoredModel(
         Subject.of(kind, obj),
@@ -125,7 +122,7 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
         spec,
         uri,
         problem,
-        status,
+        stored_status(obj),
         tuple(metadata.get("finalizers") or ()),
         annotations.get(NUDGE, "")[:100],
         epoch(annotations.get(VERIFY)),
@@ -186,7 +183,7 @@ def node(obj: Object) -> ModelNode:
     """A node as the API sends it."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     taints = {taint.get("key") for taint in (obj.get("spec") or {}).get("taints") or ()}
-    ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    ready = condition(status, "Ready")
     return ModelNode(
         metadata["name"],
         metadata["uid"],

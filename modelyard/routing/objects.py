@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from modelyard.objects import Key, Pod, ResourceType
 from modelyard.objects.documents import cut
-from modelyard.objects.parse import epoch
+from modelyard.objects.parse import epoch, stored_status
 from modelyard.reconcile.plan import Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
 from modelyard.resources.duration import Duration
@@ -259,15 +259,11 @@ def _reason(paths: Iterable[str]) -> str:
 
 
 def _stored(kind: ResourceType, obj: Object, problem: Fault | None) -> dict[str, Any]:
-    status = obj.get("status")
-    status = dict(status) if isinstance(status, Mapping) else {}
-    listed = status.get("conditions")
-    status["conditions"] = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
     return {
         "subject": Subject.of(kind, obj),
         "created": epoch(obj["metadata"].get("creationTimestamp")),
         "problem": problem,
-        "status": status,
+        "status": stored_status(obj),
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import mapping
+from modelyard.objects.parse import stored_status
 from modelyard.reconcile.plan import Plan, Subject, Want, World
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.workloads.world import RUNTIMES
@@ -27,7 +27,7 @@ class StoredRuntime(NamedTuple):
 
 def _want(kind: ResourceType) -> Want[StoredRuntime]:
     def parse(obj: Mapping[str, Any]) -> StoredRuntime:
-        return StoredRuntime(Subject.of(kind, obj), mapping(obj.get("status")))
+        return StoredRuntime(Subject.of(kind, obj), stored_status(obj))
 
     return Want(kind, parse, use="status")
 

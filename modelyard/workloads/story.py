@@ -11,6 +11,7 @@ from typing import Any
 
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut
+from modelyard.objects.parse import condition
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import status_plan, timestamp
 from modelyard.workloads.component_revisions import component_statuses
@@ -194,7 +195,7 @@ def _news(here: Standing, wanted: Mapping[str, Condition], stored: Mapping[str, 
         and stored.get(LATEST) != (latest.status, latest.reason)
     ):
         found.append(Notice(latest.reason, latest.message, "Warning"))
-    before = next((one.get("message") for one in here.service.status["conditions"] if one.get("type") == LATEST), "")
+    before = condition(here.service.status, LATEST).get("message", "")
     new = [(reason, text) for reason, text in _deprecations(here) if text not in str(before)]
     if latest is not None and latest.reason == "RolledOut":
         found += [Notice(reason, text, "Warning") for reason, text in new]

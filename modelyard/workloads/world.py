@@ -16,7 +16,7 @@ from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, printable
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICE_ACCOUNTS, SERVICES, STATEFUL_SETS
 from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
-from modelyard.objects.parse import controller_of, epoch, key_of, texts
+from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
 from modelyard.reconcile.plan import CLAIM, FAILED, ServedKind, Subject, Want
 from modelyard.resources import (
     AutoscalingPolicyBinding,
@@ -129,14 +129,10 @@ def model(obj: Object) -> StoredService:
 
 def _service(kind: ResourceType, parser: type[InferenceService | Model], obj: Object, label: str) -> StoredService:
     metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
-    status = obj.get("status")
-    status = dict(status) if isinstance(status, Mapping) else {}
-    conditions = status.get("conditions")
-    status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
     result = read_resource(parser, {**obj, "metadata": metadata})
     resource, problem = (None, result) if isinstance(result, Refused) else (result, None)
     found, noted = Subject.of(kind, obj), texts(metadata.get("annotations"))
-    return StoredService(found, resource, label, parse_wishes(obj), problem, status, noted)
+    return StoredService(found, resource, label, parse_wishes(obj), problem, stored_status(obj), noted)
 
 
 SERVICES_WANTED, SERVED_MODELS_WANTED = (
@@ -163,8 +159,7 @@ class Offered(NamedTuple):
     @property
     def words(self) -> str:
         """What its status says of its readiness."""
-        conditions = self.served.stored.status.get("conditions") or ()
-        ready: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
+        ready = condition(self.served.stored.status, "Ready")
         return cut(printable(str(ready.get("message") or ready.get("reason") or "its delivery has not begun")), 500)
 
 
@@ -298,7 +293,7 @@ def pod(obj: Object, own: OwnLabels = OF_SERVICE) -> ServicePod:
     """A pod as the API sends it."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels = texts(metadata.get("labels"))
-    told: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    told = condition(status, "Ready")
     ready, created, owner = told.get("status") == "True", epoch(metadata.get("creationTimestamp")), controller_of(obj)
     leaves, grace = metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds")
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
