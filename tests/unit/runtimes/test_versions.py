@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.runtimes.versions import AT_LEAST, EQUAL, GREATER, parse_version, versions_match
+from modelyard.runtimes.versions import EQUAL, GREATER, parse_version, versions_match
+
+AT_LEAST = "GreaterThanOrEqual"
 
 
 @pytest.mark.parametrize(
