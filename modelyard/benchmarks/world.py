@@ -19,7 +19,7 @@ from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, mapping, printable
 from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
 from modelyard.reconcile.memory import Count, Seconds, parse_memory
-from modelyard.reconcile.plan import CLAIM, FAILED, Subject
+from modelyard.reconcile.plan import CLAIM, FAILED, OfSubject, Subject
 from modelyard.resources import BenchmarkJob
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 from modelyard.workloads import names
@@ -92,7 +92,7 @@ class Memory(_Noted):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBenchmark:
+class StoredBenchmark(OfSubject):
     """A BenchmarkJob; ``problem`` says why there is no ``spec``. ``asked`` is the spec as it is written."""
 
     subject: Subject
@@ -107,11 +107,6 @@ class StoredBenchmark:
     tokenizer: str
     failed_before: bool
     finalizers: tuple[str, ...]
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
 
 
 def benchmark(obj: Object) -> StoredBenchmark:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from modelyard.cli.options import warn
+from modelyard.objects.deployment_modes import MODE, RAW
 
 Object = dict[str, Any]
 
@@ -226,8 +227,8 @@ def _scaler(manifest: Mapping[str, Any]) -> Converted:
 
 
 def _service(body: Object, remarks: list[str]) -> Iterator[Object]:
-    if body["spec"].get("deploymentMode") == "RawDeployment":
-        body["metadata"].setdefault("annotations", {})["ome.io/deploymentMode"] = body["spec"].pop("deploymentMode")
+    if body["spec"].get("deploymentMode") == RAW:
+        body["metadata"].setdefault("annotations", {})[MODE] = body["spec"].pop("deploymentMode")
     yield body
 
 

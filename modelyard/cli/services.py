@@ -269,11 +269,12 @@ def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT)
 
 
 def _print(service: Manifest, result: Rendered | Refused) -> None:
+    from modelyard.objects.deployment_modes import VIRTUAL
     from modelyard.workloads import Refused
 
     if isinstance(result, Refused):
         return
-    modes = ", ".join(f"{kind} {mode}" for kind, mode in result.modes.items()) or "VirtualDeployment"
+    modes = ", ".join(f"{kind} {mode}" for kind, mode in result.modes.items()) or VIRTUAL
     typer.echo(f"{service.kind} {service.key}: {modes}" + (f"; {result.url}" if result.url else ""))
     for child in result.children:
         waits = f"  after {', '.join(child.after)}" if child.after else ""

@@ -22,7 +22,7 @@ from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorMod
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, mapping
 from modelyard.objects.parse import condition, epoch, key_of, stored_status, texts
-from modelyard.reconcile.plan import Subject
+from modelyard.reconcile.plan import OfSubject, Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
 from modelyard.resources.ome.models import BaseModel as BaseModelResource
 from modelyard.resources.ome.models import BaseModelSpec, FineTunedWeightSpec
@@ -48,7 +48,7 @@ MOST_TOLD = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class StoredModel:
+class StoredModel(OfSubject):
     """A BaseModel, ClusterBaseModel or FineTunedWeight; ``problem`` says why there is no ``spec`` or no ``uri``."""
 
     subject: Subject
@@ -78,11 +78,6 @@ class StoredModel:
     def is_deprecated(self) -> bool:
         """Return whether services should move to another model."""
         return self.lifecycle == "Deprecated"
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
 
     @property
     def source(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ from modelyard.objects import Key, Pod
 from modelyard.objects.documents import cut, shown
 from modelyard.resources.networking import MINDIE
 from modelyard.routing.model_names import BINDINGS
-from modelyard.routing.objects import Route, Server
+from modelyard.routing.objects import DECODE, PREFILL, Route, Server, role_of, serves
 from modelyard.routing.sharing import redis_url
 
 ACCEPTED, RESOLVED_REFS, CONFLICTED, READY = "Accepted", "ResolvedRefs", "Conflicted", "Ready"
@@ -130,20 +130,12 @@ class Counts(NamedTuple):
 
 def counts(server: Server, pods: Iterable[Pod]) -> Counts:
     """How many of the pods that the server selects can serve: they run, are ready, and are not being deleted."""
-    serving = [pod for pod in pods if pod.phase == "Running" and pod.ready and _carries(pod, server.labels)]
-    groups = server.groups
-    if groups is None:
+    serving = [pod for pod in pods if serves(server, pod)]
+    if server.groups is None:
         return Counts(len(serving))
-    found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for pod in serving:
-        if group := pod.labels.get(groups.key):
-            # A pod that carries the labels of both is a decode pod.
-            if _carries(pod, groups.decode):
-                found[group][1] += 1
-            elif _carries(pod, groups.prefill):
-                found[group][0] += 1
-    prefill, decode = (sum(roles[index] for roles in found.values()) for index in (0, 1))
-    return Counts(len(serving), prefill, decode, sum(all(roles) for roles in found.values()))
+    roles = Counter(role_of(server, pod) for pod in serving)
+    prefill, decode = ({group: n for (group, role), n in roles.items() if role == name} for name in (PREFILL, DECODE))
+    return Counts(len(serving), sum(prefill.values()), sum(decode.values()), len(prefill.keys() & decode.keys()))
 
 
 def of_server(server: Server, found: Counts) -> tuple[Finding, ...]:
@@ -161,10 +153,6 @@ def of_server(server: Server, found: Counts) -> tuple[Finding, ...]:
     if server.engine == MINDIE:
         text += "; the engine is MindIE, whose metrics are not read"
     return (Finding(READY, True, "EndpointsReady", text),)
-
-
-def _carries(pod: Pod, labels: Mapping[str, str]) -> bool:
-    return bool(labels) and labels.items() <= pod.labels.items()
 
 
 def _some(texts: Sequence[str]) -> str:

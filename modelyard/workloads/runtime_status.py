@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.parse import stored_status
-from modelyard.reconcile.plan import Plan, Subject, Want, World
+from modelyard.reconcile.plan import OfSubject, Plan, Subject, Want, World
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.workloads.world import RUNTIMES
 
 
-class StoredRuntime(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredRuntime(OfSubject):
     """A serving runtime, as far as its status follows from it."""
 
     subject: Subject
     status: Mapping[str, Any]
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
 
 
 def _want(kind: ResourceType) -> Want[StoredRuntime]:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelyard.objects import Condition, Notice
+from modelyard.objects.deployment_modes import VIRTUAL
 from modelyard.objects.documents import cut
 from modelyard.objects.parse import condition
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import status_plan, timestamp
 from modelyard.workloads.component_revisions import component_statuses
-from modelyard.workloads.components import VIRTUAL
 from modelyard.workloads.gates import COMPARED
 from modelyard.workloads.gates import READY as READY_SINCE
 from modelyard.workloads.model_routes import taken, weights

@@ -17,7 +17,7 @@ from modelyard.objects.documents import cut, printable
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICE_ACCOUNTS, SERVICES, STATEFUL_SETS
 from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
 from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
-from modelyard.reconcile.plan import CLAIM, FAILED, ServedKind, Subject, Want
+from modelyard.reconcile.plan import CLAIM, FAILED, OfSubject, ServedKind, Subject, Want
 from modelyard.resources import (
     AutoscalingPolicyBinding,
     ClusterServingRuntime,
@@ -97,7 +97,7 @@ def _wish(obj: Object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredService:
+class StoredService(OfSubject):
     """An InferenceService or a Model; ``problem`` says why there is no ``resource``.
 
     ``label`` is what its children say of it.
@@ -110,11 +110,6 @@ class StoredService:
     problem: Refused | None
     status: Mapping[str, Any]
     annotations: Mapping[str, str]
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
 
 
 def service(obj: Object) -> StoredService:
