@@ -14,10 +14,10 @@ from modelyard.benchmarks.values import MEASUREMENT, MeasuredRun
 from modelyard.benchmarks.world import RE_RUN, Memory, RunJob, StoredBenchmark
 from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.documents import counted, cut
-from modelyard.objects.parse import condition
+from modelyard.objects.parse import condition, timestamp
 from modelyard.reconcile.object_result import ObjectResult, ResultState
 from modelyard.reconcile.plan import Plan, Status
-from modelyard.reconcile.status import status_plan, timestamp
+from modelyard.reconcile.status import status_plan
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 
 PENDING, RUNNING, COMPLETED, FAILED = "Pending", "Running", "Completed", "Failed"

@@ -6,7 +6,7 @@ Thousands of pods pass here, so nothing is validated that the API server has val
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +33,11 @@ def _epoch(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return 0.0
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339 in UTC with whole seconds, as metav1.Time prints."""
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
 
 
 def key_of(obj: Object) -> Key:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from modelyard.objects import Key, Pod
 from modelyard.routing.model_names import HeldNames, NameBindings, NameHolder, NameRecord, Order, claim_order, digest
-from modelyard.routing.objects import DECODE, Route, Server, role_of, serves
+from modelyard.routing.objects import DECODE, PREFILL, Route, Server, role_of, serves
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.table import RouteTable
 
@@ -201,7 +201,8 @@ def _bind(server: Server, pods: Sequence[Pod], before: ServerPods | None) -> Ser
     if server.problem is not None:
         return ServerPods(server)
     known = {one.identity: one for one in before.pods} if before else {}
-    bound, prefill, decode = [], [], []
+    bound: list[RoutedPod] = []
+    by_role: dict[str, list[RoutedPod]] = {PREFILL: [], DECODE: [], "": []}
     for pod in pods:
         if not (serves(server, pod) and pod.ip):
             continue
@@ -213,6 +214,5 @@ def _bind(server: Server, pods: Sequence[Pod], before: ServerPods | None) -> Ser
         if found is None:
             found = RoutedPod(pod.key, url, group, identity=identity)
         bound.append(found)
-        if role:
-            (decode if role == DECODE else prefill).append(found)
-    return ServerPods(server, tuple(bound), tuple(prefill), tuple(decode))
+        by_role[role].append(found)
+    return ServerPods(server, tuple(bound), tuple(by_role[PREFILL]), tuple(by_role[DECODE]))

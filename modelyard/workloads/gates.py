@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from modelyard.metrics.values import ServedRequests
 from modelyard.objects.documents import DocumentError, first_fault, parse_document
-from modelyard.reconcile.status import timestamp
+from modelyard.objects.parse import timestamp
 from modelyard.workloads.settings import GateSettings
 
 GATE: Final = "modelyard.dev/gate"

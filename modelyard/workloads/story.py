@@ -12,9 +12,9 @@ from typing import Any
 from modelyard.objects import Condition, Notice
 from modelyard.objects.deployment_modes import VIRTUAL
 from modelyard.objects.documents import cut
-from modelyard.objects.parse import condition
+from modelyard.objects.parse import condition, timestamp
 from modelyard.reconcile.plan import Plan, Status
-from modelyard.reconcile.status import status_plan, timestamp
+from modelyard.reconcile.status import status_plan
 from modelyard.workloads.component_revisions import component_statuses
 from modelyard.workloads.gates import COMPARED
 from modelyard.workloads.gates import READY as READY_SINCE

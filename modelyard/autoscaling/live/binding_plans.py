@@ -15,10 +15,11 @@ from modelyard.autoscaling.memory.bindings import ANNOTATION
 from modelyard.autoscaling.reasons import ConditionValue
 from modelyard.autoscaling.view import BindingView
 from modelyard.objects.parse import conditions as stored_conditions
+from modelyard.objects.parse import timestamp
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Ref, Scale, Status, Subject
 from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import is_due, timestamp
+from modelyard.reconcile.status import is_due
 
 TOTALS = ("targets", "minReplicas", "maxReplicas", "currentReplicas", "desiredReplicas", "mode")
 
