@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from modelyard.cli.options import HOME, Context, Files, UsageError, check_namespaces, warn
+from modelyard.cli.options import HOME, Context, Files, Holders, Namespaces, UsageError, check_namespaces, warn
 
 app = typer.Typer(add_completion=False)
 
@@ -24,12 +24,8 @@ def gateway(
         bool,
         typer.Option(help="The picker leaves the model's name in the body as it is: print InferenceModelRewrites too."),
     ] = False,
-    namespace: Annotated[
-        list[str] | None, typer.Option("-n", "--namespace", help="Only what is in this namespace; repeat. Unset: all.")
-    ] = None,
-    controller_namespace: Annotated[
-        str, typer.Option(help="Namespace of the controller, where holders of model names are recorded.")
-    ] = HOME,
+    namespace: Namespaces = None,
+    controller_namespace: Holders = HOME,
     context: Context = None,
 ) -> None:
     """Print InferencePools and HTTPRoutes that say the same; what they cannot say goes to standard error."""

@@ -104,6 +104,7 @@ Files = Annotated[
 ]
 Form = Annotated[Output, typer.Option("-o", "--output", help="How to print.")]
 Namespaces = Annotated[list[str] | None, typer.Option("-n", "--namespace", help="Only this namespace; repeat.")]
+Holders = Annotated[str, typer.Option(help="Namespace of the controller, where holders of model names are recorded.")]
 Selector = Annotated[
     str, typer.Option("-l", "--selector", help="Only VariantAutoscalings and bindings with these labels.")
 ]

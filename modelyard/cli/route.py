@@ -9,7 +9,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from modelyard.cli.options import HOME, Context, UsageError, check_namespaces
+from modelyard.cli.options import HOME, Context, Holders, Namespaces, UsageError, check_namespaces
 
 app = typer.Typer(help="Where requests for a model name go, and why.", add_completion=False, no_args_is_help=True)
 
@@ -28,12 +28,8 @@ def explain(
     header: Annotated[list[str] | None, typer.Option("-H", "--header", help="NAME:VALUE of a request; repeat.")] = None,
     path: Annotated[str, typer.Option(help="Path of the request.")] = "/v1/chat/completions",
     prompt: Annotated[str, typer.Option(help="Text of the request, of which its tokens are estimated.")] = "",
-    namespace: Annotated[
-        list[str] | None, typer.Option("-n", "--namespace", help="Only what is in this namespace; repeat. Unset: all.")
-    ] = None,
-    controller_namespace: Annotated[
-        str, typer.Option(help="Namespace of the controller, where holders of model names are recorded.")
-    ] = HOME,
+    namespace: Namespaces = None,
+    controller_namespace: Holders = HOME,
     context: Context = None,
 ) -> None:
     """Which route, rule and server take a request, and its pods with each scorer's points.

@@ -137,6 +137,16 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def items_of(value: object) -> list[Any]:
+    """The value where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def mappings(value: object) -> list[Mapping[str, Any]]:
+    """The objects in a list; none where the value is no list."""
+    return [item for item in items_of(value) if isinstance(item, Mapping)]
+
+
 def shown(value: object) -> str:
     """A value as a message shows it: its literal, cut."""
     return cut(repr(value), SHOWN)

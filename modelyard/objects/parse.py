@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from modelyard.objects.accelerators import devices
-from modelyard.objects.documents import mapping, shown
+from modelyard.objects.documents import mapping, mappings, shown
 from modelyard.objects.values import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 Object = Mapping[str, Any]
@@ -262,14 +262,18 @@ def conditions(items: Iterable[Object] | None) -> tuple[Condition, ...]:
 def stored_status(obj: Object) -> dict[str, Any]:
     """The status of an object, with a list of objects as its conditions whatever was written there."""
     status = dict(mapping(obj.get("status")))
-    given = status.get("conditions")
-    status["conditions"] = [item for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
+    status["conditions"] = mappings(status.get("conditions"))
     return status
 
 
 def condition(status: Object, type: str) -> Object:
     """The condition of this type in a status, empty where there is none."""
     return next((item for item in status.get("conditions") or () if item.get("type") == type), {})
+
+
+def annotations_of(obj: Object) -> Object:
+    """The annotations of an object, whatever was written there."""
+    return mapping(mapping(obj.get("metadata")).get("annotations"))
 
 
 def texts(value: Any) -> dict[str, str]:

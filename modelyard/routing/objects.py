@@ -48,7 +48,7 @@ _R = TypeVar("_R", bound=Resource)
 
 
 class Fault(NamedTuple):
-    """Why an object cannot be used."""
+    """Why an object cannot be used, or why a name does not lead to a route."""
 
     reason: str
     message: str

@@ -15,7 +15,7 @@ from modelyard.models.model_size import read_size, size_of
 from modelyard.models.storage_parameters import source_uri, storage_warnings
 from modelyard.objects.deployment_modes import MODE, MULTI_NODE, OF_RUNTIMES, RAW, SPLIT
 from modelyard.objects.documents import cut, mapping, printable
-from modelyard.objects.parse import container_gpus
+from modelyard.objects.parse import annotations_of, container_gpus
 from modelyard.resources import (
     BaseModel,
     ClusterBaseModel,
@@ -248,7 +248,7 @@ def parse_runtime(obj: Mapping[str, Any]) -> Runtime:
         formats = mapping(obj.get("spec")).get("supportedModelFormats")
         for index, entry in enumerate((formats if isinstance(formats, list) else [])[:_MAX_ENTRIES]):
             _check_lengths(mapping(entry), f"spec.supportedModelFormats[{index}]")
-        return _runtime(read.spec, name, namespace, _annotations(obj))
+        return _runtime(read.spec, name, namespace, annotations_of(obj))
     except Exception as error:  # whatever a tenant has thought of
         return Runtime(name, namespace, problem=_wrong(error))
 
@@ -293,11 +293,11 @@ def parse_wishes(obj: Mapping[str, Any]) -> Wishes:
     try:
         spec = InferenceService.parse(obj, unknown="accept").spec
         selector = mapping(spec.accelerator_selector)
-        named = [_annotations(obj).get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
+        named = [annotations_of(obj).get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
         named += [
             mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
         ]
-        mode = _annotations(obj).get(MODE)
+        mode = annotations_of(obj).get(MODE)
         return Wishes(
             classes=tuple(dict.fromkeys(one for one in named if isinstance(one, str) and one)),
             constraints=Constraints.of(mapping(selector.get("constraints"))),
@@ -322,10 +322,6 @@ def _protocol(spec: InferenceServiceSpec) -> str:
 def _identity(obj: Mapping[str, Any], namespaced: bool) -> tuple[str, str]:
     metadata = mapping(obj.get("metadata"))
     return _text(metadata.get("name")), (_text(metadata.get("namespace")) or "default") if namespaced else ""
-
-
-def _annotations(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    return mapping(mapping(obj.get("metadata")).get("annotations"))
 
 
 def _wrong(error: Exception) -> str:
