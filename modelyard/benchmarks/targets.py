@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from modelyard.benchmarks.preflight import check_request_parameters, check_scenario
 from modelyard.benchmarks.settings import BenchmarkSettings
 from modelyard.benchmarks.world import MOST_RUNS, TOKENIZER, EnginePod, Waits, digest
-from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+from modelyard.models.names import BASE_MODELS, base_models
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.uri import HubModel
 from modelyard.objects import Key
@@ -190,8 +190,9 @@ def _service(
 def _model(service: StoredService, world: World) -> Offered | None:
     kind, _, text = recorded(service).get(MODEL, "").partition("/")
     name = text.rpartition("@")[0]
-    places = ((BASE_MODELS, service.key.namespace), (CLUSTER_BASE_MODELS, ""))
-    return next((world[store].get(Key(space, name)) for store, space in places if store.kind == kind), None)
+    space = service.key.namespace if kind == BASE_MODELS.kind else ""
+    store = base_models(space)
+    return world[store].get(Key(space, name)) if store.kind == kind else None
 
 
 def _tokenizer(

@@ -144,11 +144,11 @@ async def _add(
     uri: str, name: str, namespace: str, labels: dict[str, str], parameters: dict[str, str], secret: str, wait: bool
 ) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+    from modelyard.models.names import base_models
     from modelyard.models.requests import read_state, request_model, request_retry
     from modelyard.objects import Key
 
-    kind, key = BASE_MODELS if namespace else CLUSTER_BASE_MODELS, Key(namespace, name)
+    kind, key = base_models(namespace), Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster:
         request = await request_model(cluster, kind, key, uri, labels, parameters, secret)
         if request.failed_before:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from modelyard.objects.documents import cut, few, items_of, mapping
+from modelyard.objects.parse import REQUIRED, required_terms
 
 MOST_EXPRESSIONS, MOST_VALUES = 100, 1000
 """Of an affinity, in all: each is looked at for every node."""
@@ -19,8 +20,7 @@ _SHOWN_VALUES = 3
 def excess(affinity: Any) -> str:
     """What there is too much of in a core/v1 NodeAffinity; ``""``: it may be evaluated for every node."""
     expressions = values = 0
-    required = mapping(mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution"))
-    for term in items_of(required.get("nodeSelectorTerms")):
+    for term in required_terms(affinity):
         ones = [one for part in ("matchExpressions", "matchFields") for one in items_of(mapping(term).get(part))]
         expressions += max(1, len(ones))
         values += sum(len(items_of(mapping(one).get("values"))) for one in ones)
@@ -54,10 +54,9 @@ def exclusion_by_affinity(affinity: Any, field: str, name: str, labels: Mapping[
 
     Only its required part counts. Whatever cannot be read matches nothing, as an invalid term does in the scheduler.
     """
-    required = mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is None:
+    if mapping(affinity).get(REQUIRED) is None:
         return None
-    terms = items_of(mapping(required).get("nodeSelectorTerms"))
+    terms = required_terms(affinity)
     if not terms:
         return Exclusion(f"excluded by {field}, which has no nodeSelectorTerms")
     number, failing = min(

@@ -11,7 +11,7 @@ from modelyard.models import names
 from modelyard.models.world import MOST_TOLD, Noted, Object, Text
 from modelyard.objects import Key
 from modelyard.objects.documents import cut, printable
-from modelyard.objects.parse import condition, epoch, key_of, texts
+from modelyard.objects.parse import condition, epoch, key_of, required_terms, texts
 from modelyard.reconcile.plan import MISSING
 
 MODEL = "modelyard.dev/model"
@@ -198,9 +198,7 @@ def container_words(status: Object) -> tuple[str, str, str]:
 
 
 def _model_labels(spec: Object) -> set[str]:
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     keys = set(texts(spec.get("nodeSelector")))
-    for term in required.get("nodeSelectorTerms") or ():
+    for term in required_terms((spec.get("affinity") or {}).get("nodeAffinity")):
         keys |= {str(one.get("key")) for one in term.get("matchExpressions") or ()}
     return {key for key in keys if key.startswith(names.PREFIX)}

@@ -11,11 +11,12 @@ from functools import lru_cache
 from typing import Any
 
 from modelyard.objects.accelerators import devices
-from modelyard.objects.documents import mapping, mappings, shown
+from modelyard.objects.documents import items_of, mapping, mappings, shown
 from modelyard.objects.values import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 Object = Mapping[str, Any]
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MAX_ARGUMENTS = 16 * 1024
 """Characters of an engine's command line; of a longer one nothing is known."""
 MAX_TIME = 64
@@ -108,13 +109,15 @@ def gpu_resource(pod_spec: Object) -> str:
     return next((name for container in containers for name in container_gpus(container)), "")
 
 
+def required_terms(node_affinity: Any) -> list[Any]:
+    """The required terms of a core/v1 NodeAffinity, whatever was written there."""
+    return items_of(mapping(mapping(node_affinity).get(REQUIRED)).get("nodeSelectorTerms"))
+
+
 def wanted_nodes(pod_spec: Object) -> dict[str, str]:
     """Node labels a template insists on: its nodeSelector, and single-valued required ``In`` affinity terms."""
     wanted = dict(pod_spec.get("nodeSelector") or {})
-    required = ((pod_spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    terms: list[Object] = required.get("nodeSelectorTerms") or []
+    terms = required_terms((pod_spec.get("affinity") or {}).get("nodeAffinity"))
     if len(terms) == 1:
         for expression in terms[0].get("matchExpressions") or ():
             values: list[str] = expression.get("values") or []
