@@ -12,7 +12,6 @@ import re
 import signal
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,10 +37,6 @@ SHOWN = ("requests_rate", "output_rate", "ttft_p50", "ttft_p95", "itl_p50", "itl
 TITLES = ("REQ/S", "TOKENS/S", "TTFT P50", "TTFT P95", "ITL P50", "ITL P95", "LATENCY P95")
 
 
-class _Ended(BaseException):
-    """SIGTERM."""
-
-
 @app.command()
 def measure(
     measurement: Annotated[
@@ -57,10 +52,7 @@ def measure(
     from modelyard.benchmarks import measure as measuring
     from modelyard.benchmarks.program import VERSION, MeasureError, secrets, without
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise _Ended
-
-    before, hidden = signal.signal(signal.SIGTERM, end), secrets(os.environ)
+    before, hidden = signal.signal(signal.SIGTERM, signal.default_int_handler), secrets(os.environ)
     code = REFUSED
     try:
         asked = _asked(measurement)
@@ -69,7 +61,7 @@ def measure(
         result = measuring.measure(asked, program or _obtained(VERSION), os.environ, typer.echo)
     except MeasureError as error:
         result = measuring.failed(error, hidden)
-    except (_Ended, KeyboardInterrupt):
+    except KeyboardInterrupt:
         interrupted = MeasureError("Interrupted", "ended by a signal; the run is measured again", retryable=True)
         result = measuring.failed(interrupted)
     except Exception as error:  # Without a report the status could say no more than that there is none.

@@ -67,7 +67,6 @@ from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,10 +90,6 @@ class DownloadPolicy(StrEnum):
 
     ALWAYS = "AlwaysDownload"
     REUSE = "ReuseIfExists"
-
-
-class _Ended(BaseException):
-    """SIGTERM."""
 
 
 Root = Annotated[Path, typer.Option(help="The models root, mounted at the path that it has on the host.")]
@@ -218,15 +213,12 @@ def _run(work: Callable[[Report], None], file: Path | None, credentials: Path | 
 
     told, begin = node.Report(), time.monotonic()
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise _Ended
-
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         work(told)
     except FetchError as error:
         told.fail(error)
-    except (_Ended, KeyboardInterrupt):
+    except KeyboardInterrupt:
         told.fail(FetchError("Interrupted", "ended by a signal; the next run carries on", retryable=True))
     except OSError as error:
         from modelyard.models.store import storage_error
