@@ -198,7 +198,6 @@ def _model(service: StoredService, world: World) -> Offered | None:
 def _tokenizer(
     service: StoredService, model: Offered | None, key: Key, delivery: DeliverySettings
 ) -> tuple[str, ModelFiles | None]:
-    """The model's folder, with what is mounted there, or the hub's id that it came from."""
     remedy = f"name a hub's id, or a folder that podOverride mounts, in the annotation {TOKENIZER}"
     where = "spec.endpoint.inferenceService"
     if model is None:

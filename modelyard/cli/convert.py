@@ -56,7 +56,6 @@ def converted(manifest: Mapping[str, Any]) -> Converted:
 
 
 def _stated(manifest: Mapping[str, Any]) -> Object:
-    """What a manifest states: no status, and nothing that a server added."""
     metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key not in _OF_A_SERVER}
     annotations = metadata.get("annotations") or {}
     annotations = {k: v for k, v in annotations.items() if k != "kubectl.kubernetes.io/last-applied-configuration"}

@@ -319,7 +319,6 @@ class Cluster:
         await self._events.record(regarding, reason, message, kind, component)
 
     async def _served(self, type: ResourceType) -> ResourceType:
-        """The type with its version filled in."""
         return type if type.version else await self.discovery.resolve(f"{type.group}/", type.kind)
 
     def _need_namespace(self, verb: str, type: ResourceType, name: str, namespace: str | None) -> None:

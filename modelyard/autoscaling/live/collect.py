@@ -180,7 +180,6 @@ async def _wakes(
     variants: tuple[Variant, ...],
     workloads: asyncio.Task[tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]],
 ) -> tuple[dict[Key, float], dict[Key, str]]:
-    """Pending demand of the variants at zero, as far as they have an expression for it."""
     if not any(WAKE_QUERY in v.annotations for v in variants):
         return {}, {}
     found, _ = await workloads
