@@ -19,8 +19,7 @@ import typer
 from deployments.demo.scenario import SHOWN, Scenario
 from deployments.profile import POOL, PREFECT_FILE
 from modelyard.cli import options
-from modelyard.cli.main import app
-from modelyard.cli.main import main as run_command
+from modelyard.cli.main import app, main as run_command
 
 
 class PoolType(StrEnum):

@@ -115,7 +115,6 @@ def _beside(target: Path) -> Path:
 
 
 def _bucket(out: str) -> tuple[str, str]:
-    """Bucket and prefix (empty, or with a slash at its end)."""
     found = _PLACE.fullmatch(out)
     prefix = (found["prefix"] or "").strip("/") if found else ""
     parts = prefix.split("/") if prefix else []

@@ -10,9 +10,9 @@ from modelyard.models.requests import read_state, request_model
 from modelyard.models.transfers import node_outcome, received
 from modelyard.models.world import VERIFY
 from modelyard.objects import Key
+from modelyard.objects.parse import timestamp
 from modelyard.reconcile.object_result import ObjectResult
 from modelyard.reconcile.plan import StepId
-from modelyard.reconcile.status import timestamp
 from tasks.claims import claim_free
 from tasks.journal import show_table
 from tasks.stage import BRIEF, REPORT

@@ -15,15 +15,14 @@ Stages 4 and 5 return ``ReplicaChange``s, which ``Sized`` adds up. Policy bindin
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.claims import settled
 from modelyard.autoscaling.bindings.decide import decide_bindings
 from modelyard.autoscaling.budget import SEARCHES, TRIALS
+from modelyard.autoscaling.collector import collector_paused
 from modelyard.autoscaling.config_maps import look_alikes
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, shared_models
@@ -61,21 +60,8 @@ def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
 
     Never raises for one model's or binding's sake: see ``TickDecision.errors``.
     """
-    with _collector_paused():
+    with collector_paused():
         return _decide(fleet, settings)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A tick builds and drops nothing: letting the cycle collector walk the whole fleet meanwhile costs a third."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:

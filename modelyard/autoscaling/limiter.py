@@ -122,7 +122,6 @@ class _Held:
         return replicas, quota, why
 
     def add(self, seen: Observation, replicas: int) -> None:
-        """Note that a variant holds so many replicas more."""
         for space in ("", seen.key.namespace):
             self._gpus[space, seen.pool] += replicas * seen.gpus
 

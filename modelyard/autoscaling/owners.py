@@ -10,13 +10,13 @@ Source: OME's reference (ComponentExtensionSpec), Kthena's reference (ModelBacke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from modelyard.autoscaling.kinds import CLUSTER_RUNTIMES, MODELS, RUNTIMES, SERVICES
 from modelyard.objects import Key, OwnerRef, ReplicaLimits, ResourceType, TargetRef, Workload
-from modelyard.objects.documents import mapping
+from modelyard.objects.documents import mapping, mappings
 from modelyard.objects.parse import Object, key_of
 from modelyard.resources.replicas import component_replicas
 from modelyard.runtimes import named_keys
@@ -102,10 +102,10 @@ def model(obj: Object) -> ModelReplicas:
     """Read a Model; fields is not in the published form states nothing."""
     spec = mapping(obj.get("spec"))
     backends: dict[str, BackendReplicas] = {}
-    for backend in _mappings(spec.get("backends")):
+    for backend in mappings(spec.get("backends")):
         workers = {
             str(worker.get("type") or "server"): max(1, _count(worker.get("replicas")) or 1)
-            for worker in _mappings(backend.get("workers"))
+            for worker in mappings(backend.get("workers"))
         }
         governed = bool(spec.get("autoscalingPolicy") or backend.get("autoscalingPolicy"))
         backends[str(backend.get("name") or "")] = BackendReplicas(_counts(backend), workers, governed)
@@ -127,10 +127,6 @@ def _counts(part: Any) -> dict[str, int]:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _mappings(values: Any) -> Iterable[Mapping[str, Any]]:
-    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else ()
 
 
 class _Stated(NamedTuple):

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +31,7 @@ from modelyard.hosts import HostsFile
 from modelyard.models.errors import FetchError, unexpected as unexpected_fault
 from modelyard.models.sources import check_host
 from modelyard.models.sources.http import HttpPool
+from modelyard.objects.parse import timestamp
 from modelyard.workloads.values import Refusal
 
 Say = Callable[[str], None]
@@ -286,7 +286,7 @@ class Log:
         elif "Exit the run as " in line:
             self.enough = True
         elif "Starting benchmark with" in line:
-            self.started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            self.started = timestamp(time.time())
             self._since = self._told = time.monotonic()
             most = f"{self._asked.requests} requests or {self._asked.minutes} min"
             self._say(f"measuring {self._asked.scenario} at {self._asked.concurrency}, until {most}")

@@ -24,8 +24,8 @@ from modelyard.models.uri import (
     is_account,
     parse,
 )
-from modelyard.reconcile.reach import NOT_PERMITTED
 from modelyard.resources.ome.benchmarks import SCENARIO_PATTERN, SCENARIOS_OF_TASK
+from modelyard.workloads.files import check_claim
 from modelyard.workloads.values import Refusal
 
 LONGEST_KEY: Final = 1024
@@ -126,9 +126,8 @@ def check_output(
             problem = "a folder of the measuring pod is lost with the pod"
             raise Refusal("InvalidSpec", field, problem, _WRITABLE)
     elif isinstance(place, ClaimFolder):
-        if namespace is not None and place.namespace not in (None, namespace):
-            problem = f"the claim is in namespace {place.namespace}, and pods mount claims of their own only"
-            raise Refusal(NOT_PERMITTED, field, problem, f"name one of namespace {namespace}")
+        if namespace is not None:
+            check_claim(place, namespace, field)
     elif isinstance(place, GitHubRelease):
         problem = "results cannot be stored in github://: a release is no place for many small files"
         raise Refusal("InvalidSpec", field, problem, _WRITABLE)

@@ -185,7 +185,6 @@ def _with_storage_limit(container: Body, limit: str) -> Body:
 
 
 def _mounted(pod: PodDraft, volume: str, source: Body, mount: Body) -> PodDraft:
-    """The pod with a volume, in place of another one of that name or at that path."""
     volumes = [other for other in pod.spec.get("volumes") or () if other["name"] != volume]
 
     def mounted(container: Body) -> Body:

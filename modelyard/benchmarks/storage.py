@@ -23,9 +23,9 @@ from modelyard.models.world import ModelClaim
 from modelyard.objects import Key
 from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.reconcile.plan import World
-from modelyard.reconcile.reach import NOT_PERMITTED
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 from modelyard.resources.ome.models import StorageSpec
+from modelyard.workloads.files import check_claim
 from modelyard.workloads.values import Refusal
 
 RESULTS_FOLDER, DATASET_FOLDER = "/mnt/benchmark-results", "/mnt/benchmark-dataset"
@@ -215,9 +215,7 @@ def _parsed(storage: StorageSpec, where: str) -> StorageURI:
 
 
 def _claim(uri: ClaimFolder, key: Key, where: str, world: World, *, written: bool = False) -> str:
-    if uri.namespace not in (None, key.namespace):
-        problem = f"the claim is in namespace {uri.namespace}, and pods mount claims of their own only"
-        raise Refusal(NOT_PERMITTED, where, problem, f"name one of namespace {key.namespace}")
+    check_claim(uri, key.namespace, where)
     claim: ModelClaim | None = world[PERSISTENT_VOLUME_CLAIMS].get(Key(key.namespace, uri.claim))
     if claim is None:
         raise Waits("ClaimNotFound", f"{where}: PVC {uri.claim} not found in namespace {key.namespace}: create it")

@@ -14,9 +14,10 @@ from modelyard.benchmarks.values import MEASUREMENT, MeasuredRun
 from modelyard.benchmarks.world import RE_RUN, Memory, RunJob, StoredBenchmark
 from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.documents import counted, cut
+from modelyard.objects.parse import condition, timestamp
 from modelyard.reconcile.object_result import ObjectResult, ResultState
 from modelyard.reconcile.plan import Plan, Status
-from modelyard.reconcile.status import status_plan, timestamp
+from modelyard.reconcile.status import status_plan
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 
 PENDING, RUNNING, COMPLETED, FAILED = "Pending", "Running", "Completed", "Failed"
@@ -159,7 +160,7 @@ def benchmark_result(key: Key, obj: Mapping[str, Any] | None, standing: Here | N
     if state == COMPLETED:
         best = headline(standing.memory.runs) if standing is not None and standing.memory.runs else ""
         return ObjectResult(ResultState.DONE, f"{key} is {state}: {best}")
-    done: Mapping[str, Any] = next((each for each in status.get("conditions") or () if each.get("type") == DONE), {})
+    done = condition(status, DONE)
     ended = ResultState.FAILED if state == FAILED else ResultState.PENDING
     return ObjectResult(ended, f"{key} is {state}: {status.get('failureMessage') or done.get('message') or ''}")
 

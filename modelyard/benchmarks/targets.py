@@ -16,12 +16,13 @@ from urllib.parse import urlsplit
 from modelyard.benchmarks.preflight import check_request_parameters, check_scenario
 from modelyard.benchmarks.settings import BenchmarkSettings
 from modelyard.benchmarks.world import MOST_RUNS, TOKENIZER, EnginePod, Waits, digest
-from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+from modelyard.models.names import BASE_MODELS, base_models
 from modelyard.models.settings import DeliverySettings
 from modelyard.models.uri import HubModel
 from modelyard.objects import Key
 from modelyard.objects.documents import mapping
 from modelyard.objects.kinds import NAMESPACES, PODS
+from modelyard.objects.parse import condition
 from modelyard.reconcile.plan import World
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec, Endpoint
@@ -154,7 +155,7 @@ def _service(
     world: World,
 ) -> BenchmarkTarget:
     status, called = service.status, f"InferenceService {service.key}"
-    ready: Mapping[str, Any] = next((c for c in status["conditions"] if c.get("type") == "Ready"), {})
+    ready = condition(status, "Ready")
     if service.problem is not None:
         raise Waits("ServiceNotReady", f"{called} cannot be read: {service.problem}")
     if ready.get("status") != "True" or status.get("observedGeneration") != service.subject.generation:
@@ -189,14 +190,14 @@ def _service(
 def _model(service: StoredService, world: World) -> Offered | None:
     kind, _, text = recorded(service).get(MODEL, "").partition("/")
     name = text.rpartition("@")[0]
-    places = ((BASE_MODELS, service.key.namespace), (CLUSTER_BASE_MODELS, ""))
-    return next((world[store].get(Key(space, name)) for store, space in places if store.kind == kind), None)
+    space = service.key.namespace if kind == BASE_MODELS.kind else ""
+    store = base_models(space)
+    return world[store].get(Key(space, name)) if store.kind == kind else None
 
 
 def _tokenizer(
     service: StoredService, model: Offered | None, key: Key, delivery: DeliverySettings
 ) -> tuple[str, ModelFiles | None]:
-    """The model's folder, with what is mounted there, or the hub's id that it came from."""
     remedy = f"name a hub's id, or a folder that podOverride mounts, in the annotation {TOKENIZER}"
     where = "spec.endpoint.inferenceService"
     if model is None:

@@ -17,9 +17,9 @@ from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, MeasurementRe
 from modelyard.models.running import JobEnd, container_words, job_end
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, mapping, printable
-from modelyard.objects.parse import controller_of, epoch, key_of, texts
+from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
 from modelyard.reconcile.memory import Count, Seconds, parse_memory
-from modelyard.reconcile.plan import CLAIM, FAILED, Subject
+from modelyard.reconcile.plan import CLAIM, FAILED, OfSubject, Subject
 from modelyard.resources import BenchmarkJob
 from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 from modelyard.workloads import names
@@ -92,7 +92,7 @@ class Memory(_Noted):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBenchmark:
+class StoredBenchmark(OfSubject):
     """A BenchmarkJob; ``problem`` says why there is no ``spec``. ``asked`` is the spec as it is written."""
 
     subject: Subject
@@ -108,27 +108,19 @@ class StoredBenchmark:
     failed_before: bool
     finalizers: tuple[str, ...]
 
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
-
 
 def benchmark(obj: Object) -> StoredBenchmark:
     """A BenchmarkJob as the API sends it."""
     metadata = obj["metadata"]
     annotations = texts(metadata.get("annotations"))
     spec, problem = read_spec(obj.get("spec"), metadata["name"])
-    status = dict(mapping(obj.get("status")))
-    conditions = status.get("conditions")
-    status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
     memory, damaged = parse_memory(Memory, MEMORY, annotations.get(MEMORY))
     return StoredBenchmark(
         Subject.of(BENCHMARK_JOBS, obj),
         spec,
         mapping(obj.get("spec")),
         problem,
-        status,
+        stored_status(obj),
         memory,
         damaged,
         annotations.get(RE_RUN, "")[:100],
@@ -255,7 +247,7 @@ def engine_pod(obj: Object) -> EnginePod | None:
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Failed", "Succeeded"):
         return None
     labels = texts(metadata.get("labels"))
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
+    ready = condition(status, "Ready").get("status") == "True"
     restarts = sum(int(one.get("restartCount") or 0) for one in status.get("containerStatuses") or ())
     component = labels.get(names.COMPONENT, "")
     model = next(filter(None, map(served_name, spec.get("containers") or ())), "")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from modelyard.cli.options import warn
+from modelyard.objects.deployment_modes import MODE, RAW
 
 Object = dict[str, Any]
 
@@ -55,7 +56,6 @@ def converted(manifest: Mapping[str, Any]) -> Converted:
 
 
 def _stated(manifest: Mapping[str, Any]) -> Object:
-    """What a manifest states: no status, and nothing that a server added."""
     metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key not in _OF_A_SERVER}
     annotations = metadata.get("annotations") or {}
     annotations = {k: v for k, v in annotations.items() if k != "kubectl.kubernetes.io/last-applied-configuration"}
@@ -226,8 +226,8 @@ def _scaler(manifest: Mapping[str, Any]) -> Converted:
 
 
 def _service(body: Object, remarks: list[str]) -> Iterator[Object]:
-    if body["spec"].get("deploymentMode") == "RawDeployment":
-        body["metadata"].setdefault("annotations", {})["ome.io/deploymentMode"] = body["spec"].pop("deploymentMode")
+    if body["spec"].get("deploymentMode") == RAW:
+        body["metadata"].setdefault("annotations", {})[MODE] = body["spec"].pop("deploymentMode")
     yield body
 
 

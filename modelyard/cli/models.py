@@ -114,9 +114,10 @@ async def _list(namespace: str) -> None:
 def columns_of(status: dict[str, Any]) -> Iterable[Text | str]:
     """Return state, nodes, size, progress and remarks of a model's status, as the list shows them."""
     from modelyard.objects.documents import amount, printable
+    from modelyard.objects.parse import condition
 
     delivery = status.get("delivery") or {}
-    ready: dict[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    ready = condition(status, "Ready")
     selected = delivery.get("selected")
     percents = [one["percent"] for one in delivery.get("nodes") or () if one.get("percent") is not None]
     size = delivery.get("bytes")
@@ -135,11 +136,11 @@ async def _add(
     uri: str, name: str, namespace: str, labels: dict[str, str], parameters: dict[str, str], secret: str, wait: bool
 ) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+    from modelyard.models.names import base_models
     from modelyard.models.requests import read_state, request_model, request_retry
     from modelyard.objects import Key
 
-    kind, key = BASE_MODELS if namespace else CLUSTER_BASE_MODELS, Key(namespace, name)
+    kind, key = base_models(namespace), Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster:
         request = await request_model(cluster, kind, key, uri, labels, parameters, secret)
         if request.failed_before:

@@ -110,7 +110,6 @@ def read_request(given: dict[str, Any]) -> tuple[ReplayRequest, list[Path]]:
 
 
 def _request_in(path: Path) -> dict[str, Any] | None:
-    """A mapping that is no Kubernetes object."""
     if path.is_dir() or str(path) == "-":
         return None
     found = read_documents(path, "give a manifest or a replay request with -f")

@@ -56,15 +56,15 @@ def explain(
     from modelyard.autoscaling.offline.manifests import read_manifests
     from modelyard.cli.worlds import world_of
     from modelyard.models.detection import detect
+    from modelyard.objects.deployment_modes import OF_RUNTIMES
     from modelyard.runtimes import Wishes, parse_model, warnings
-    from modelyard.runtimes.values import MODES
     from modelyard.workloads.resolution import accelerator_classes, find_model, rank
     from modelyard.workloads.world import CLASSES_SERVED, MODELS_WANTED, RUNTIMES_WANTED, classes_wanted
 
     model_kind, model = _reference("MODEL", model, MODELS)
     runtime_kind, named = _reference("--runtime", named, RUNTIMES)
-    if mode and mode not in MODES:
-        raise options.UsageError(f"--mode {mode}: is no deployment mode - write one of {', '.join(MODES)}")
+    if mode and mode not in OF_RUNTIMES:
+        raise options.UsageError(f"--mode {mode}: is no deployment mode - write one of {', '.join(OF_RUNTIMES)}")
     if folder is not None and not folder.is_dir():
         raise ModelMissing(f"--model-files {folder}: is no folder - give the one that has the model's config.json")
     read = [one for one in read_manifests(files) if one.group == "ome.io"] if files else []

@@ -15,6 +15,7 @@ import typer
 
 from modelyard.cli import options
 from modelyard.cli.options import HOME, Context, Controller, Output, UsageError, print_document, warn
+from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.offline.manifests import Manifest
@@ -29,9 +30,11 @@ _ALWAYS = (
     "networking.volcano.sh/v1alpha1/ModelServer",
     "networking.volcano.sh/v1alpha1/ModelRoute",
 )
-CURRENT = ("autoscaling/v2/HorizontalPodAutoscaler", "policy/v1/PodDisruptionBudget", *_ALWAYS)
+CURRENT, BEFORE_1_21 = (
+    (f"{hpa}/HorizontalPodAutoscaler", f"{pdb}/PodDisruptionBudget", *_ALWAYS)
+    for hpa, pdb in zip(HPA_VERSIONS, PDB_VERSIONS, strict=True)
+)
 """What Kubernetes itself serves, of the kinds that differ between servers, and our own that services are made of."""
-BEFORE_1_21 = ("autoscaling/v2beta2/HorizontalPodAutoscaler", "policy/v1beta1/PodDisruptionBudget", *_ALWAYS)
 
 
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace; without it, all.")]
@@ -263,11 +266,12 @@ def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT)
 
 
 def _print(service: Manifest, result: Rendered | Refused) -> None:
+    from modelyard.objects.deployment_modes import VIRTUAL
     from modelyard.workloads.values import Refused
 
     if isinstance(result, Refused):
         return
-    modes = ", ".join(f"{kind} {mode}" for kind, mode in result.modes.items()) or "VirtualDeployment"
+    modes = ", ".join(f"{kind} {mode}" for kind, mode in result.modes.items()) or VIRTUAL
     typer.echo(f"{service.kind} {service.key}: {modes}" + (f"; {result.url}" if result.url else ""))
     for child in result.children:
         waits = f"  after {', '.join(child.after)}" if child.after else ""

@@ -1,20 +1,16 @@
-"""Server-side apply, with three repairs that the server does not make.
+"""Server-side apply, with two repairs that the server does not make.
 
 * Replicas: a manager that stops applying ``spec.replicas`` gives the field up, and where the server does not record
   that a scaler took it over (before 1.22) it falls back to 1. So the field is first handed to a second manager.
 * Structs: of one that is applied no more, such as a probe, what the server has set by default stays, and without the
   rest that is invalid. So where the server says so, what was applied before is first taken away whole.
-* Unknown fields: servers before 1.25 ignore ``fieldValidation`` and drop them silently. So what was sent is compared
-  with what was stored, and a loss is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,14 +19,10 @@ from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
 from modelyard.cluster.transport import APPLY_PATCH, MERGE_PATCH, ApiRequest, Transport
-from modelyard.objects.documents import in_order
 from modelyard.objects.kinds import ResourceType
-
-logger = logging.getLogger(__name__)
+from modelyard.objects.old_servers import warn_of_dropped_fields
 
 _HANDOVER_ATTEMPTS = 5
-_WRITE_ONLY = {"stringData"}
-"""Fields that the server takes in but never shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,39 +208,3 @@ def _owners_of_replicas(obj: Object) -> set[tuple[Any, Any]]:
         for entry in metadata(obj).get("managedFields") or ()
         if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
     }
-
-
-def warn_of_dropped_fields(sent: Object, stored: Object, shown: str) -> None:
-    """Log the fields of ``sent`` that the server did not store: it is too old to know them."""
-    places: dict[str, list[str]] = {}
-    for path in dropped_fields({key: sent[key] for key in sent if key not in ("metadata", "status")}, stored):
-        places.setdefault(path.rpartition(".")[2], []).append(path)
-    if places:
-        # A schema can lose the same field in dozens of places.
-        dropped = (where[0] if len(where) == 1 else f"{name} ({len(where)} times)" for name, where in places.items())
-        logger.warning("%s: the server dropped fields that it does not know: %s", shown, ", ".join(dropped))
-
-
-def dropped_fields(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
-    """Paths of non-empty values in ``sent`` that have no counterpart in ``stored``.
-
-    Empty and zero values are passed over (the API leaves them out), and so are lists whose length changed.
-    """
-    if isinstance(sent, dict) and isinstance(stored, dict):
-        for key, value in sent.items():
-            here = f"{path}.{key}" if path else str(key)
-            if key in stored:
-                yield from dropped_fields(value, stored[key], here)
-            elif not _is_empty(value) and key not in _WRITE_ONLY:
-                yield here
-    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
-        for index, (left, right) in enumerate(zip(sent, in_order(stored, sent), strict=True)):
-            yield from dropped_fields(left, right, f"{path}[{index}]")
-
-
-def _is_empty(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_is_empty(inner) for inner in value.values())
-    if isinstance(value, list):
-        return all(_is_empty(inner) for inner in value)
-    return not value

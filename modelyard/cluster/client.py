@@ -20,6 +20,7 @@ from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
 from modelyard.cluster.transport import JSON, MERGE_PATCH, METADATA, ApiRequest, Transport
 from modelyard.objects.kinds import PODS, ResourceType
+from modelyard.objects.old_servers import warn_of_dropped_fields
 
 _STATUS_ATTEMPTS = 5
 
@@ -161,7 +162,7 @@ class Cluster:
         )
         stored = await self.transport.json(request)
         if strict:
-            applying.warn_of_dropped_fields(body, stored, type.describe(namespace, name))
+            warn_of_dropped_fields(body, stored, type.describe(namespace, name))
         return stored
 
     async def apply(
@@ -318,7 +319,6 @@ class Cluster:
         await self._events.record(regarding, reason, message, kind, component)
 
     async def _served(self, type: ResourceType) -> ResourceType:
-        """The type with its version filled in."""
         return type if type.version else await self.discovery.resolve(f"{type.group}/", type.kind)
 
     def _need_namespace(self, verb: str, type: ResourceType, name: str, namespace: str | None) -> None:

@@ -10,20 +10,15 @@ fields at the next write of each object.
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from modelyard.cluster.applying import dropped_fields
 from modelyard.cluster.client import Cluster
 from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from modelyard.cluster.objects import Object
 from modelyard.objects.documents import listed
 from modelyard.objects.kinds import CRDS
-
-logger = logging.getLogger(__name__)
+from modelyard.objects.old_servers import warn_of_dropped_schemas
 
 ESTABLISHED_TIMEOUT = 60.0
 _ATTEMPTS = 5
@@ -31,8 +26,7 @@ _ANY = ".*"
 """Stands for every key of a map."""
 _UNTYPED = "x-kubernetes-preserve-unknown-fields"
 _STRUCTURE = {"properties", "items", "additionalProperties", _UNTYPED}
-_RULES = "x-kubernetes-validations"
-_PROSE = {"description", _RULES, "allOf", "anyOf", "oneOf", "not"}
+_PROSE = {"description", "x-kubernetes-validations", "allOf", "anyOf", "oneOf", "not"}
 
 
 class WouldLose(ClusterError):
@@ -136,27 +130,11 @@ async def install_crds(cluster: Cluster, manifests: Iterable[Object], *, force: 
             why = "what the cluster stores in these would be lost, because the definitions to install lack them:"
             raise WouldLose(f"{why}{''.join(told)}\n")
     stored = [await _put(cluster, manifest) for manifest in manifests]
-    _warn_of_dropped(manifests, stored)
+    warn_of_dropped_schemas(manifests, stored)
     names: list[str] = [manifest["metadata"]["name"] for manifest in manifests]
     for name in names:
         await _established(cluster, name)
     return names
-
-
-def _warn_of_dropped(sent: Iterable[Object], stored: Iterable[Object]) -> None:
-    """One line about all definitions: an old server drops the same keywords from most of them.
-
-    Rules in CEL, which servers before 1.25 drop, are no loss: the models of these definitions evaluate them.
-    """
-    poorer, places = 0, Counter[str]()
-    for ours, theirs in zip(sent, stored, strict=True):
-        dropped = dropped_fields(ours["spec"], theirs["spec"])
-        paths = [path for path in dropped if _RULES not in re.split(r"[.\[]", path)]
-        poorer += bool(paths)
-        places.update(path.rpartition(".")[2] for path in paths)
-    if poorer:
-        told = listed(f"{name} ({count} times)" for name, count in sorted(places.items()))
-        logger.warning("%d definitions: the server dropped fields that it does not know: %s", poorer, told)
 
 
 async def _put(cluster: Cluster, manifest: Object) -> Object:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from datetime import UTC, datetime
 
 from modelyard.cluster.errors import AlreadyExists, ClusterError, NotFound
 from modelyard.cluster.objects import Object
 from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
 from modelyard.objects.documents import cut, printable
 from modelyard.objects.kinds import EVENTS
+from modelyard.objects.parse import timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ class EventRecorder:
             "type": kind,
             "source": {"component": component},
             "reportingComponent": component,
-            "firstTimestamp": _timestamp(now),
-            "lastTimestamp": _timestamp(now),
+            "firstTimestamp": timestamp(now),
+            "lastTimestamp": timestamp(now),
             "count": 1,
         }
         try:
@@ -98,7 +98,7 @@ class EventRecorder:
 
     async def _raise_count(self, name: str, namespace: str, count: int, now: float) -> bool:
         """False: the Event is gone (the server keeps Events for an hour)."""
-        patch = {"count": count, "lastTimestamp": _timestamp(now)}
+        patch = {"count": count, "lastTimestamp": timestamp(now)}
         try:
             await self._send("PATCH", "patch", namespace, name, patch)
         except NotFound:
@@ -142,7 +142,3 @@ def reference_to(regarding: Object) -> Object:
         "fieldPath": regarding.get("fieldPath"),
     }
     return {key: value for key, value in reference.items() if value}
-
-
-def _timestamp(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -176,7 +176,6 @@ class _Pause:
 
     @property
     def lasted(self) -> float:
-        """Seconds since the interruption began."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
 

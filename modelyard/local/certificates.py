@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -99,32 +100,26 @@ def write_kubeconfig(path: Path, *, pki: Path, server: str, user: str, cluster: 
     def encoded(file: Path) -> str:
         return base64.b64encode(file.read_bytes()).decode("ascii")
 
+    place = {"server": server, "certificate-authority-data": encoded(certificate(pki, "ca"))}
+    identity = {
+        "client-certificate-data": encoded(certificate(pki, user)),
+        "client-key-data": encoded(private_key(pki, user)),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, kubeconfig(cluster, place, user, identity))
+
+
+def kubeconfig(name: str, cluster: Mapping[str, str], user: str, identity: Mapping[str, str], **context: str) -> str:
+    """Return a kubeconfig for one user of one cluster; its context is called as the cluster."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [
-            {
-                "name": cluster,
-                "cluster": {
-                    "server": server,
-                    "certificate-authority-data": encoded(certificate(pki, "ca")),
-                },
-            }
-        ],
-        "users": [
-            {
-                "name": user,
-                "user": {
-                    "client-certificate-data": encoded(certificate(pki, user)),
-                    "client-key-data": encoded(private_key(pki, user)),
-                },
-            }
-        ],
-        "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
-        "current-context": cluster,
+        "clusters": [{"name": name, "cluster": dict(cluster)}],
+        "users": [{"name": user, "user": dict(identity)}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": user, **context}}],
+        "current-context": name,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, yaml.safe_dump(config, sort_keys=False))
+    return yaml.safe_dump(config, sort_keys=False)
 
 
 def _builder(

@@ -15,6 +15,7 @@ from modelyard.local.processes import resident_bytes
 from modelyard.local.stack import LocalStack
 from modelyard.local.state import ComponentPhase, Phase, StackEvent
 from modelyard.objects import parse
+from modelyard.objects.parse import condition
 
 _TIMEOUT = 5.0
 
@@ -189,7 +190,6 @@ def _reason(status: Object) -> str:
         waiting = (container.get("state") or {}).get("waiting")
         if waiting:
             return ": ".join(str(part) for part in (waiting.get("reason"), waiting.get("message")) if part)
-    for entry in status.get("conditions") or []:
-        if entry["type"] == "PodScheduled" and entry["status"] == "False":
-            return str(entry.get("message") or entry.get("reason") or "")
-    return ""
+    scheduled = condition(status, "PodScheduled")
+    unscheduled = scheduled.get("message") or scheduled.get("reason") or ""
+    return str(unscheduled) if scheduled.get("status") == "False" else ""

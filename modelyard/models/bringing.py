@@ -128,7 +128,6 @@ def _of_secret(secret: Key, presence: Presence) -> tuple[str, str]:
 
 
 def _left(done: Delivered, wish: Wish) -> tuple[str, ...]:
-    """Roots where files of the model are that it does not have there any more."""
     if wish.goal.claim is not None:  # What is known of a claim stands where tenants write.
         return ()
     uri = wish.model.uri
@@ -193,7 +192,6 @@ def _published(done: Delivered) -> dict[str, Any] | None:
 
 
 def _updating(entry: ReportEntry | None, wish: Wish, done: Delivered) -> ReportEntry | None:
-    """What is not Ready any more does not say so."""
     if entry is None or entry.status != READY or done.fingerprint == wish.goal.fingerprint:
         return entry
     return entry.model_copy(update={"status": UPDATING})

@@ -23,7 +23,9 @@ from modelyard.models.world import ModelNode, StoredModel, has_files
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
 from modelyard.objects.kinds import JOBS
+from modelyard.objects.parse import REQUIRED
 from modelyard.reconcile.plan import HandOver
+from modelyard.reconcile.reach import NOT_PERMITTED
 from modelyard.resources.ome.models import BaseModelSpec
 
 FETCH, CHECK, REMOVE = "fetch", "check", "remove"
@@ -121,7 +123,7 @@ def target(model: StoredModel, settings: DeliverySettings) -> Goal:
             )
         if namespace and home != namespace:
             raise NotAllowed(
-                "RefNotPermitted",
+                NOT_PERMITTED,
                 f"the claim is in namespace {home}, the model in {namespace}: a claim is mounted in its own namespace"
                 " only, so put the model there, or make a ClusterBaseModel",
             )
@@ -230,7 +232,7 @@ def make(
     if node is not None and node.name:
         field = {"key": "metadata.name", "operator": "In", "values": [node.name]}
         terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        pod["affinity"] = {"nodeAffinity": {REQUIRED: terms}}
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -350,7 +350,7 @@ class ModelDelivery:
         goal = jobs.target(model, found)
         if isinstance(model.spec, FineTunedWeightSpec):
             base = model.spec.base_model_ref
-            kind = names.BASE_MODELS if base.namespace else names.CLUSTER_BASE_MODELS
+            kind = names.base_models(base.namespace)
             if world[kind].get(Key(base.namespace or "", base.name)) is None:
                 text = f"spec.baseModelRef: there is no {kind.kind} {base.name}: create it first"
                 raise jobs.NotAllowed("BaseModelNotFound", text)

@@ -15,6 +15,12 @@ CLUSTER_BASE_MODELS = ResourceType.of_resource(ClusterBaseModel)
 FINE_TUNED_WEIGHTS = ResourceType.of_resource(FineTunedWeight)
 KINDS = (BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS)
 
+
+def base_models(namespace: str | None) -> ResourceType:
+    """The kind of the base models of a namespace, or of those at cluster scope."""
+    return BASE_MODELS if namespace else CLUSTER_BASE_MODELS
+
+
 PREFIX = "models.ome.io/"
 REPORT_LABEL = "models.ome/basemodel-status"
 KEEP_LABEL = "models.ome/reserve-model-artifact"

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from modelyard.objects.documents import cut, few, mapping
+from modelyard.objects.documents import cut, few, items_of, mapping
+from modelyard.objects.parse import REQUIRED, required_terms
 
 MOST_EXPRESSIONS, MOST_VALUES = 100, 1000
 """Of an affinity, in all: each is looked at for every node."""
@@ -19,11 +20,10 @@ _SHOWN_VALUES = 3
 def excess(affinity: Any) -> str:
     """What there is too much of in a core/v1 NodeAffinity; ``""``: it may be evaluated for every node."""
     expressions = values = 0
-    required = mapping(mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution"))
-    for term in _list(required.get("nodeSelectorTerms")):
-        ones = [one for part in ("matchExpressions", "matchFields") for one in _list(mapping(term).get(part))]
+    for term in required_terms(affinity):
+        ones = [one for part in ("matchExpressions", "matchFields") for one in items_of(mapping(term).get(part))]
         expressions += max(1, len(ones))
-        values += sum(len(_list(mapping(one).get("values"))) for one in ones)
+        values += sum(len(items_of(mapping(one).get("values"))) for one in ones)
     for count, most, what in ((expressions, MOST_EXPRESSIONS, "expressions"), (values, MOST_VALUES, "values")):
         if count > most:
             return f"has {count} {what}: write {most} at most, or label the nodes and name that label in nodeSelector"
@@ -54,10 +54,9 @@ def exclusion_by_affinity(affinity: Any, field: str, name: str, labels: Mapping[
 
     Only its required part counts. Whatever cannot be read matches nothing, as an invalid term does in the scheduler.
     """
-    required = mapping(affinity).get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is None:
+    if mapping(affinity).get(REQUIRED) is None:
         return None
-    terms = _list(mapping(required).get("nodeSelectorTerms"))
+    terms = required_terms(affinity)
     if not terms:
         return Exclusion(f"excluded by {field}, which has no nodeSelectorTerms")
     number, failing = min(
@@ -79,8 +78,8 @@ def _expression_text(expression: Mapping[str, Any]) -> str:
     key, operator, values = (expression.get(part) for part in ("key", "operator", "values"))
     if operator not in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"):
         return f"{_short(key)} has the operator {_short(operator)}, which does not exist"
-    count = len(_list(values))
-    texts = [_short(value) for value in _list(values)[:_SHOWN_VALUES]]
+    count = len(items_of(values))
+    texts = [_short(value) for value in items_of(values)[:_SHOWN_VALUES]]
     texts += [f"and {count - _SHOWN_VALUES} more"] if count > _SHOWN_VALUES else []
     return f"{_short(key)} {operator}" + (f" [{', '.join(texts)}]" if texts else "")
 
@@ -109,7 +108,7 @@ def describe_exclusions(exclusions: Iterable[Exclusion]) -> str:
 
 def _failing(term: Any, name: str, labels: Mapping[str, str]) -> list[tuple[Any, Mapping[str, str] | None]]:
     """The expressions of a term that do not hold, each with the values that it is about (``None``: an empty term)."""
-    expressions, fields = (_list(mapping(term).get(part)) for part in ("matchExpressions", "matchFields"))
+    expressions, fields = (items_of(mapping(term).get(part)) for part in ("matchExpressions", "matchFields"))
     if not expressions and not fields:
         return [({}, None)]
     by_name = {"metadata.name": name}
@@ -121,7 +120,7 @@ def _failing(term: Any, name: str, labels: Mapping[str, str]) -> list[tuple[Any,
 
 def _expression(one: Any, values_of: Mapping[str, str], fields: bool = False) -> bool:
     expression = mapping(one)
-    key, operator, values = expression.get("key"), expression.get("operator"), _list(expression.get("values"))
+    key, operator, values = expression.get("key"), expression.get("operator"), items_of(expression.get("values"))
     if not isinstance(key, str):
         return False
     found = values_of.get(key)
@@ -153,7 +152,3 @@ def _whole(text: Any) -> int | None:
     except ValueError:
         return None
     return number if -(2**63) <= number < 2**63 else None
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

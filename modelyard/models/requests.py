@@ -10,6 +10,7 @@ from modelyard.cluster import Cluster, NotFound
 from modelyard.models.story import RESOLVED
 from modelyard.models.world import NUDGE
 from modelyard.objects import Key, ResourceType
+from modelyard.objects.parse import condition
 from modelyard.reconcile.object_result import ObjectResult, ResultState
 
 
@@ -29,7 +30,7 @@ class ModelState:
     def of(cls, obj: Mapping[str, Any]) -> ModelState:
         """Return the state in an object's status."""
         status = obj.get("status") or {}
-        ready = _condition(status, "Ready")
+        ready = condition(status, "Ready")
         return cls(status.get("state", "Creating"), ready.get("reason", ""), ready.get("message", ""))
 
     def result(self, key: Key) -> ObjectResult:
@@ -41,10 +42,6 @@ class ModelState:
             return ObjectResult(ResultState.GONE, f"{name} is not ready: there is no such model any more")
         state = ResultState.FAILED if self.state == "Failed" else ResultState.PENDING
         return ObjectResult(state, f"{name} is not ready: {self.reason}: {self.message}")
-
-
-def _condition(status: Mapping[str, Any], type: str) -> Mapping[str, Any]:
-    return next((item for item in status.get("conditions") or () if item.get("type") == type), {})
 
 
 class DeliveryRequest:
@@ -67,7 +64,7 @@ class DeliveryRequest:
         if status and int(status.get("observedGeneration") or 0) < self._generation:
             return ModelState("Creating", "Requested", "the flow reconcile has not seen the request yet")
         # A refusal is of the spec as it is, and no attempt follows.
-        if current == self._before and _condition(status, RESOLVED).get("status") != "False":
+        if current == self._before and condition(status, RESOLVED).get("status") != "False":
             return ModelState("Creating", "Requested", "the next attempt has not begun yet")
         self._before = None
         return current

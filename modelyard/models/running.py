@@ -11,7 +11,7 @@ from modelyard.models import names
 from modelyard.models.world import MOST_TOLD, Noted, Object, Text
 from modelyard.objects import Key
 from modelyard.objects.documents import cut, printable
-from modelyard.objects.parse import epoch, key_of, texts
+from modelyard.objects.parse import condition, epoch, key_of, required_terms, texts
 from modelyard.reconcile.plan import MISSING
 
 MODEL = "modelyard.dev/model"
@@ -188,18 +188,17 @@ def container_words(status: Object) -> tuple[str, str, str]:
             return words, str(ended.get("reason") or "Error"), cut(printable(how), MOST_TOLD)
         if waiting := state.get("waiting"):
             return "", str(waiting.get("reason") or ""), cut(printable(str(waiting.get("message") or "")), MOST_TOLD)
-    for one in status.get("conditions") or ():
-        if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return "", str(one.get("reason") or "Unschedulable"), cut(printable(one.get("message") or ""), MOST_TOLD)
+    scheduled = condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        message = cut(printable(scheduled.get("message") or ""), MOST_TOLD)
+        return "", str(scheduled.get("reason") or "Unschedulable"), message
     if status.get("phase") == "Failed":
         return "", str(status.get("reason") or "PodFailed"), cut(printable(status.get("message") or ""), MOST_TOLD)
     return "", "", ""
 
 
 def _model_labels(spec: Object) -> set[str]:
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     keys = set(texts(spec.get("nodeSelector")))
-    for term in required.get("nodeSelectorTerms") or ():
+    for term in required_terms((spec.get("affinity") or {}).get("nodeAffinity")):
         keys |= {str(one.get("key")) for one in term.get("matchExpressions") or ()}
     return {key for key in keys if key.startswith(names.PREFIX)}

@@ -12,8 +12,8 @@ from modelyard.models.legs import Leg, NodeStage
 from modelyard.models.world import TransferProgress
 from modelyard.objects import Key
 from modelyard.objects.documents import amount, counted, cut
+from modelyard.objects.parse import timestamp
 from modelyard.reconcile.object_result import ObjectResult, ResultState
-from modelyard.reconcile.status import timestamp
 
 _MOST_LINES = 5
 _MOST_WORDS = 300

@@ -24,7 +24,7 @@ LONGEST = 2048
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z")
-_CLAIM = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")
+CLAIM = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}\Z")
 _REGION = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
@@ -300,7 +300,7 @@ def _pvc(uri: str, rest: str) -> ClaimFolder:
         raise invalid_uri(uri, f"{namespace!r} is no namespace (1 to 63 lower-case letters, digits and hyphens)", shape)
     if not claim:
         raise invalid_uri(uri, "empty claim", shape)
-    if not _CLAIM.match(claim):
+    if not CLAIM.match(claim):
         raise invalid_uri(uri, f"{claim!r} is no name of a PersistentVolumeClaim", shape)
     if not path.strip("/"):
         raise invalid_uri(uri, "missing path in the claim", shape)

@@ -21,8 +21,8 @@ from modelyard.models.storage_parameters import source_uri
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, mapping
-from modelyard.objects.parse import epoch, key_of, texts
-from modelyard.reconcile.plan import Subject
+from modelyard.objects.parse import condition, epoch, key_of, stored_status, texts
+from modelyard.reconcile.plan import OfSubject, Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
 from modelyard.resources.ome.models import BaseModel as BaseModelResource, BaseModelSpec, FineTunedWeightSpec
 
@@ -47,7 +47,7 @@ MOST_TOLD = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class StoredModel:
+class StoredModel(OfSubject):
     """A BaseModel, ClusterBaseModel or FineTunedWeight; ``problem`` says why there is no ``spec`` or no ``uri``."""
 
     subject: Subject
@@ -77,11 +77,6 @@ class StoredModel:
     def is_deprecated(self) -> bool:
         """Return whether services should move to another model."""
         return self.lifecycle == "Deprecated"
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
 
     @property
     def source(self) -> str:
@@ -114,9 +109,6 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
     annotations = texts(metadata.get("annotations"))
     labels = texts(metadata.get("labels"))
     spec, uri, problem = _spec(kind, obj)
-    status = dict(mapping(obj.get("status")))
-    conditions = status.get("conditions")
-    status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
     key = key_of(obj)
     return StoredModel(
         Subject.of(kind, obj),
@@ -124,7 +116,7 @@ def model(kind: ResourceType, obj: Object) -> StoredModel:
         spec,
         uri,
         problem,
-        status,
+        stored_status(obj),
         tuple(metadata.get("finalizers") or ()),
         annotations.get(NUDGE, "")[:100],
         epoch(annotations.get(VERIFY)),
@@ -185,7 +177,7 @@ def node(obj: Object) -> ModelNode:
     """A node as the API sends it."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     taints = {taint.get("key") for taint in (obj.get("spec") or {}).get("taints") or ()}
-    ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    ready = condition(status, "Ready")
     return ModelNode(
         metadata["name"],
         metadata["uid"],

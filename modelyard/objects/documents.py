@@ -137,6 +137,16 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def items_of(value: object) -> list[Any]:
+    """The value where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def mappings(value: object) -> list[Mapping[str, Any]]:
+    """The objects in a list; none where the value is no list."""
+    return [item for item in items_of(value) if isinstance(item, Mapping)]
+
+
 def shown(value: object) -> str:
     """A value as a message shows it: its literal, cut."""
     return cut(repr(value), SHOWN)
@@ -179,21 +189,3 @@ def amount(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
-
-
-_NAMING = ("mountPath", "containerPort", "name")
-
-
-def in_order(items: list[Any], others: list[Any]) -> list[Any]:
-    """The items in the order of ``others`` where both name the same things, each once, in whatever order.
-
-    Servers before 1.22 keep the order that such a list of an object had, whatever is applied later.
-    """
-    for key in _NAMING:
-        named, wanted = (
-            {one[key]: one for one in some if isinstance(one, Mapping) and isinstance(one.get(key), str | int)}
-            for some in (items, others)
-        )
-        if len(named) == len(items) and named.keys() == wanted.keys():
-            return [named[name] for name in wanted]
-    return items

@@ -6,16 +6,17 @@ Thousands of pods pass here, so nothing is validated that the API server has val
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 from modelyard.objects.accelerators import devices
-from modelyard.objects.documents import shown
+from modelyard.objects.documents import items_of, mapping, mappings, shown
 from modelyard.objects.values import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 Object = Mapping[str, Any]
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MAX_ARGUMENTS = 16 * 1024
 """Characters of an engine's command line; of a longer one nothing is known."""
 MAX_TIME = 64
@@ -33,6 +34,11 @@ def _epoch(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return 0.0
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339 in UTC with whole seconds, as metav1.Time prints."""
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
 
 
 def key_of(obj: Object) -> Key:
@@ -103,13 +109,15 @@ def gpu_resource(pod_spec: Object) -> str:
     return next((name for container in containers for name in container_gpus(container)), "")
 
 
+def required_terms(node_affinity: Any) -> list[Any]:
+    """The required terms of a core/v1 NodeAffinity, whatever was written there."""
+    return items_of(mapping(mapping(node_affinity).get(REQUIRED)).get("nodeSelectorTerms"))
+
+
 def wanted_nodes(pod_spec: Object) -> dict[str, str]:
     """Node labels a template insists on: its nodeSelector, and single-valued required ``In`` affinity terms."""
     wanted = dict(pod_spec.get("nodeSelector") or {})
-    required = ((pod_spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    terms: list[Object] = required.get("nodeSelectorTerms") or []
+    terms = required_terms((pod_spec.get("affinity") or {}).get("nodeAffinity"))
     if len(terms) == 1:
         for expression in terms[0].get("matchExpressions") or ():
             values: list[str] = expression.get("values") or []
@@ -252,6 +260,23 @@ def conditions(items: Iterable[Object] | None) -> tuple[Condition, ...]:
         )
         for item in items or ()
     )
+
+
+def stored_status(obj: Object) -> dict[str, Any]:
+    """The status of an object, with a list of objects as its conditions whatever was written there."""
+    status = dict(mapping(obj.get("status")))
+    status["conditions"] = mappings(status.get("conditions"))
+    return status
+
+
+def condition(status: Object, type: str) -> Object:
+    """The condition of this type in a status, empty where there is none."""
+    return next((item for item in status.get("conditions") or () if item.get("type") == type), {})
+
+
+def annotations_of(obj: Object) -> Object:
+    """The annotations of an object, whatever was written there."""
+    return mapping(mapping(obj.get("metadata")).get("annotations"))
 
 
 def texts(value: Any) -> dict[str, str]:

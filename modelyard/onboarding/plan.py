@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.models.legs import PERSON
 from modelyard.objects.documents import few
-from modelyard.objects.parse import epoch
+from modelyard.objects.parse import condition, epoch
 from modelyard.onboarding import objects
 from modelyard.onboarding.choose import CandidateChoice, choose
 from modelyard.onboarding.levels import first_levels, more_levels, next_level
@@ -78,7 +78,7 @@ def next_steps(asked: OnboardRequest, found: Findings) -> NextSteps:
     if state == "Failed":
         return NextSteps(problem=f"BaseModel {asked.name} cannot be delivered; `modelyard models why` says why")
     if state != "Ready":
-        ready_now = condition(stored, "Ready")
+        ready_now = condition_of(stored, "Ready")
         if ready_now.get("reason") in PERSON:
             why = ready_now.get("message") or ready_now["reason"]
             return NextSteps(problem=f"BaseModel {asked.name} waits: {why}; then start the onboarding again")
@@ -201,7 +201,7 @@ def _too_long(
         return f"not measured within {minutes} minutes: it is {state}" if _older(job, now, minutes) else ""
     if service is None or ready(service) or not _older(service, now, asked.patience):
         return ""
-    told = condition(service, "Ready")
+    told = condition_of(service, "Ready")
     why = ": ".join(filter(None, (told.get("reason"), told.get("message"))))
     return f"not ready within {asked.patience} minutes" + (f": {why}" if why else "")
 
@@ -216,12 +216,11 @@ def name_of(document: Mapping[str, Any]) -> Name:
     return document["kind"], document["metadata"]["name"]
 
 
-def condition(there: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def condition_of(there: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """A condition of an object's status; empty where it has none of this type."""
-    conditions = (there.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one.get("type") == kind), {})
+    return condition(there.get("status") or {}, kind)
 
 
 def ready(there: Mapping[str, Any]) -> bool:
     """Whether an InferenceService says that it is."""
-    return condition(there, "Ready").get("status") == "True"
+    return condition_of(there, "Ready").get("status") == "True"

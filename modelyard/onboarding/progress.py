@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from modelyard.onboarding import objects
 from modelyard.onboarding.choose import Assessed, CandidateChoice
 from modelyard.onboarding.levels import certainty
-from modelyard.onboarding.plan import Findings, Name, NextSteps, added, benchmarks, condition, name_of, ready
+from modelyard.onboarding.plan import Findings, Name, NextSteps, added, benchmarks, condition_of, name_of, ready
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
 from modelyard.reconcile.memory import Seconds
 from modelyard.reconcile.plan import PlanStep, StepId, StepPhase
@@ -88,7 +88,7 @@ def step_phases(here: OnboardStanding) -> dict[StepId, PlanStep]:
     """Return every step that there is so far, in order."""
     asked, found, steps = here.asked, here.found, here.steps
     model = found.there.get(("BaseModel", asked.name), {})
-    message = str(condition(model, "Ready").get("message") or "")
+    message = str(condition_of(model, "Ready").get("message") or "")
     blocked = PlanStep(StepPhase.BLOCKED)
     if (model.get("status") or {}).get("state") != "Ready":
         deliver = PlanStep(StepPhase.FAILED if steps.problem else StepPhase.ACTIVE, steps.problem or message)
@@ -111,7 +111,7 @@ def step_phases(here: OnboardStanding) -> dict[StepId, PlanStep]:
     if verdict is not None and verdict.chosen is not None:
         url = ((service or {}).get("status") or {}).get("url")
         is_ready = service is not None and ready(service)
-        text = f"ready at {url}" if is_ready else str(condition(service or {}, "Ready").get("message") or "")
+        text = f"ready at {url}" if is_ready else str(condition_of(service or {}, "Ready").get("message") or "")
         done = StepPhase.DONE if steps.done else StepPhase.ACTIVE
         phases[SERVE] = PlanStep(StepPhase.FAILED, steps.problem) if steps.problem else PlanStep(done, text)
     return phases
@@ -133,7 +133,7 @@ def _candidate(
     if job is None and why:
         roll_out = PlanStep(StepPhase.FAILED, why)
     elif job is None and (service is None or not ready(service)):
-        roll_out = PlanStep(StepPhase.ACTIVE, str(condition(service or {}, "Ready").get("message") or ""))
+        roll_out = PlanStep(StepPhase.ACTIVE, str(condition_of(service or {}, "Ready").get("message") or ""))
     elif why:
         measure = PlanStep(StepPhase.FAILED, why)
     elif runs is None:

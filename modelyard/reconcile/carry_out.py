@@ -28,6 +28,7 @@ from modelyard.cluster import (
 )
 from modelyard.objects import Key, WorkloadId
 from modelyard.objects.documents import counted, cut, printable
+from modelyard.objects.old_servers import removal_of_added_entries
 from modelyard.objects.parse import controller_of
 from modelyard.reconcile import status as statuses
 from modelyard.reconcile.fence import Fence, NotTheWriter
@@ -409,7 +410,7 @@ class _CarryOut:
             if CLAIM in (metadata.get("annotations") or {}):  # of its creation: whoever works on it now goes on
                 claim = (found["metadata"].get("annotations") or {}).get(CLAIM)
                 metadata["annotations"] = {**metadata["annotations"], CLAIM: claim or metadata["annotations"][CLAIM]}
-            if foreign := _foreign(found, manifest):
+            if foreign := removal_of_added_entries(found, manifest, WHOLE_MAPS):
                 foreign["metadata"] = {"uid": metadata["uid"]}
                 place, limit = metadata.get("namespace"), await self._may_write()
                 await self.cluster.merge_patch(kind, metadata["name"], foreign, place, timeout=limit)
@@ -494,13 +495,3 @@ class _CarryOut:
             else:
                 self.outcome.scaled[self.subject.ref, workload] = (found.replicas, wanted)
                 return
-
-
-def _foreign(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """A patch that takes away what others added to maps that are whole: servers before 1.21 apply entry by entry."""
-    patch: dict[str, Any] = {}
-    for name, value in wanted.items():
-        if isinstance(value, Mapping) and isinstance(found := there.get(name), Mapping):
-            less = dict.fromkeys(found.keys() - value.keys()) if name in WHOLE_MAPS else _foreign(found, value)
-            patch |= {name: less} if less else {}
-    return patch

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from modelyard.objects import Key
 from modelyard.objects.documents import cut
+from modelyard.objects.parse import timestamp
 from modelyard.reconcile.plan import CLAIM, Plan, Ref, Subject
 from modelyard.reconcile.run_limits import RUNS, RunAdmission, RunLoad
-from modelyard.reconcile.status import LONGEST_MESSAGE, is_status_due, timestamp
+from modelyard.reconcile.status import LONGEST_MESSAGE, is_status_due
 
 MOST_IN_A_BATCH = 50
 CHILD_PAUSE = 60.0

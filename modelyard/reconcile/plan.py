@@ -104,6 +104,18 @@ class Subject(NamedTuple):
         return {name: value for name, value in found.items() if value}
 
 
+class OfSubject:
+    """Base of what is stored about one object: it goes by the object's name."""
+
+    __slots__ = ()
+    subject: Subject
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.subject.key
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Replicas for one workload; ``seen`` is what it had when this was decided: if it has moved, nothing is written.

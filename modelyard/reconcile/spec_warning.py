@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from modelyard.objects import Condition, Notice
+from modelyard.objects.parse import condition
 from modelyard.reconcile.plan import Plan, Status
 
 SPEC_WARNING, FIELDS_IGNORED = "SpecWarning", "FieldsIgnored"
@@ -22,8 +23,8 @@ def with_spec_warning(plan: Plan, stored: Mapping[str, Any], warnings: Sequence[
         return plan
     ignored = [(FIELDS_IGNORED, subject.ignored)] if subject.ignored else []
     texts = [*warnings, *ignored]
-    before = _stored(stored)
-    if not texts and before is None:
+    before = condition(stored, SPEC_WARNING)
+    if not texts and not before:
         return plan
     message = "; ".join(text for _, text in texts)
     conditions = (Condition(SPEC_WARNING, "True", texts[0][0], message, subject.generation),) if texts else ()
@@ -34,17 +35,9 @@ def with_spec_warning(plan: Plan, stored: Mapping[str, Any], warnings: Sequence[
 
     wanted = added(plan.wanted) if plan.wanted is not None else None
     status = added(plan.status) if plan.status is not None else None
-    message_before = (before or {}).get("message")
-    current = (message_before, (before or {}).get("observedGeneration")) == (message, subject.generation)
+    message_before = before.get("message")
+    current = (message_before, before.get("observedGeneration")) == (message, subject.generation)
     if status is None and not current:
         status = wanted or added(Status({}))
     news = (Notice(texts[0][0], message, "Warning"),) if texts and message_before != message else ()
     return replace(plan, wanted=wanted, status=status, notices=(*plan.notices, *news))
-
-
-def _stored(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    conditions = status.get("conditions")
-    for condition in conditions if isinstance(conditions, list) else ():
-        if isinstance(condition, Mapping) and condition.get("type") == SPEC_WARNING:
-            return condition
-    return None

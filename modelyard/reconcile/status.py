@@ -5,12 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut, printable
-from modelyard.objects.parse import epoch
+from modelyard.objects.parse import epoch, timestamp
 from modelyard.reconcile.plan import Plan, Status, Subject
 
 QUIET_SHARE = 5
@@ -18,11 +17,6 @@ QUIET_SHARE = 5
 
 LONGEST_MESSAGE = 32768
 """Characters that a condition of Kubernetes may say."""
-
-
-def timestamp(seconds: float) -> str:
-    """RFC 3339 in UTC with whole seconds, as metav1.Time prints."""
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
 
 
 def condition_body(condition: Condition, now: float, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from modelyard.metrics.client import Prometheus, Series
 from modelyard.metrics.queries import METRIC, MODEL, duration, namespace_matcher, offered_load, ratios
 from modelyard.metrics.vocabulary import Signal
+from modelyard.objects.parse import timestamp
 from modelyard.replay.settings import Gaps
 from modelyard.traffic.trace import Trace, TraceInputError, from_rates
 
@@ -176,6 +176,6 @@ def _column(series: Iterable[Series], request: HistoryRequest) -> np.ndarray[tup
 
 def _when(epoch: float) -> str:
     try:
-        return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return timestamp(epoch)
     except (OverflowError, OSError, ValueError):
         return str(epoch)

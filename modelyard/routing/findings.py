@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ from modelyard.objects import Key, Pod
 from modelyard.objects.documents import cut, shown
 from modelyard.resources.networking import MINDIE
 from modelyard.routing.model_names import BINDINGS
-from modelyard.routing.objects import Route, Server
+from modelyard.routing.objects import DECODE, PREFILL, Fault, Route, Server, role_of, serves
 from modelyard.routing.sharing import redis_url
 
 ACCEPTED, RESOLVED_REFS, CONFLICTED, READY = "Accepted", "ResolvedRefs", "Conflicted", "Ready"
@@ -39,7 +39,7 @@ class RouterRedis(NamedTuple):
 
 
 def of_route(
-    route: Route, missing: Sequence[str], conflicts: Sequence[NameConflict] = (), redis: RouterRedis | None = None
+    route: Route, missing: Sequence[str], conflicts: Sequence[Fault] = (), redis: RouterRedis | None = None
 ) -> tuple[Finding, ...]:
     """Return the conditions of a route.
 
@@ -83,40 +83,33 @@ def _shared_limit(route: Route, redis: RouterRedis | None) -> Iterator[Finding]:
         yield Finding(LIMIT_SHARED, False, "AddressNotAccepted", text)
 
 
-class NameConflict(NamedTuple):
-    """Why requests for a name of a route do not go to the route."""
-
-    reason: str
-    message: str
-
-
-def own_conflict(route: Route, name: str, first: Route) -> NameConflict:
+def own_conflict(route: Route, name: str, first: Route) -> Fault:
     """Another route of the namespace comes first."""
     if first.model == name != route.model:
         text = f"{shown(name)} is the model of {first.key}, so that it is never taken for an adapter of this route"
     else:
         text = f"{shown(name)} belongs to {first.key}, which is older and comes first"
-    return NameConflict(NAME_IN_USE, f"{text}; choose another name, or delete one of the two routes")
+    return Fault(NAME_IN_USE, f"{text}; choose another name, or delete one of the two routes")
 
 
-def held_elsewhere(name: str, holder: str, first: Key | None) -> NameConflict:
+def held_elsewhere(name: str, holder: str, first: Key | None) -> Fault:
     """Another namespace has had the name for longer; ``first`` is its route, where that is known."""
     by = str(first) if first is not None else f"namespace {holder}"
     remedy = "choose another name, or have an administrator bind this one to your namespace"
-    return NameConflict(NAME_IN_USE, f"{shown(name)} is held by {by}, which gets all requests for it; {remedy}")
+    return Fault(NAME_IN_USE, f"{shown(name)} is held by {by}, which gets all requests for it; {remedy}")
 
 
-def reserved(name: str, bound: Iterable[str]) -> NameConflict:
+def reserved(name: str, bound: Iterable[str]) -> Fault:
     """An administrator has bound the name to other namespaces."""
     spaces = _some(sorted(bound))
     text = f"{shown(name)} is bound by an administrator to namespace {spaces}"
-    return NameConflict(NAME_RESERVED, f"{text}; choose another name, or have ConfigMap {BINDINGS} changed")
+    return Fault(NAME_RESERVED, f"{text}; choose another name, or have ConfigMap {BINDINGS} changed")
 
 
-def not_recorded(name: str, namespace: str, most: int) -> NameConflict:
+def not_recorded(name: str, namespace: str, most: int) -> Fault:
     """The namespace has as many names as are recorded."""
     text = f"{shown(name)} is not served: namespace {namespace} has {most} names, the limit; remove some of its routes"
-    return NameConflict(TOO_MANY_NAMES, text)
+    return Fault(TOO_MANY_NAMES, text)
 
 
 class Counts(NamedTuple):
@@ -130,20 +123,12 @@ class Counts(NamedTuple):
 
 def counts(server: Server, pods: Iterable[Pod]) -> Counts:
     """How many of the pods that the server selects can serve: they run, are ready, and are not being deleted."""
-    serving = [pod for pod in pods if pod.phase == "Running" and pod.ready and _carries(pod, server.labels)]
-    groups = server.groups
-    if groups is None:
+    serving = [pod for pod in pods if serves(server, pod)]
+    if server.groups is None:
         return Counts(len(serving))
-    found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for pod in serving:
-        if group := pod.labels.get(groups.key):
-            # A pod that carries the labels of both is a decode pod.
-            if _carries(pod, groups.decode):
-                found[group][1] += 1
-            elif _carries(pod, groups.prefill):
-                found[group][0] += 1
-    prefill, decode = (sum(roles[index] for roles in found.values()) for index in (0, 1))
-    return Counts(len(serving), prefill, decode, sum(all(roles) for roles in found.values()))
+    roles = Counter(role_of(server, pod) for pod in serving)
+    prefill, decode = ({group: n for (group, role), n in roles.items() if role == name} for name in (PREFILL, DECODE))
+    return Counts(len(serving), sum(prefill.values()), sum(decode.values()), len(prefill.keys() & decode.keys()))
 
 
 def of_server(server: Server, found: Counts) -> tuple[Finding, ...]:
@@ -161,10 +146,6 @@ def of_server(server: Server, found: Counts) -> tuple[Finding, ...]:
     if server.engine == MINDIE:
         text += "; the engine is MindIE, whose metrics are not read"
     return (Finding(READY, True, "EndpointsReady", text),)
-
-
-def _carries(pod: Pod, labels: Mapping[str, str]) -> bool:
-    return bool(labels) and labels.items() <= pod.labels.items()
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from modelyard.objects import Key, Pod
 from modelyard.routing.model_names import HeldNames, NameBindings, NameHolder, NameRecord, Order, claim_order, digest
-from modelyard.routing.objects import Route, Server
+from modelyard.routing.objects import DECODE, PREFILL, Route, Server, role_of, serves
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.table import RouteTable
 
@@ -201,12 +201,12 @@ def _bind(server: Server, pods: Sequence[Pod], before: ServerPods | None) -> Ser
     if server.problem is not None:
         return ServerPods(server)
     known = {one.identity: one for one in before.pods} if before else {}
-    bound, prefill, decode = [], [], []
-    groups, labels = server.groups, server.labels.items()
+    bound: list[RoutedPod] = []
+    by_role: dict[str, list[RoutedPod]] = {PREFILL: [], DECODE: [], "": []}
     for pod in pods:
-        if not (labels and labels <= pod.labels.items() and pod.phase == "Running" and pod.ready and pod.ip):
+        if not (serves(server, pod) and pod.ip):
             continue
-        group = pod.labels.get(groups.key, "") if groups else ""
+        group, role = role_of(server, pod)
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         url = f"{server.scheme}://{host}:{server.port}"
         identity = f"{pod.uid} {pod.started} {url} {group}"
@@ -214,10 +214,5 @@ def _bind(server: Server, pods: Sequence[Pod], before: ServerPods | None) -> Ser
         if found is None:
             found = RoutedPod(pod.key, url, group, identity=identity)
         bound.append(found)
-        if groups and group:
-            # A pod that carries the labels of both is a decode pod.
-            if groups.decode and groups.decode.items() <= pod.labels.items():
-                decode.append(found)
-            elif groups.prefill and groups.prefill.items() <= pod.labels.items():
-                prefill.append(found)
-    return ServerPods(server, tuple(bound), tuple(prefill), tuple(decode))
+        by_role[role].append(found)
+    return ServerPods(server, tuple(bound), tuple(by_role[PREFILL]), tuple(by_role[DECODE]))

@@ -14,7 +14,7 @@ from modelyard.reconcile.status import status_plan
 from modelyard.routing import findings
 from modelyard.routing.configuration import read_configuration
 from modelyard.routing.model_names import MOST_NAMES, HeldNames, bindings_wanted, records_wanted
-from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, Stored, labels_of, route, server
+from modelyard.routing.objects import ROUTES, SERVERS, Fault, Route, Server, Stored, labels_of, route, server
 from modelyard.routing.table import routes_served
 
 ROUTES_WANTED = Want(ROUTES, route, indexes={"name": lambda route: route.claims}, wish=wish_of())
@@ -69,7 +69,7 @@ class RouteStatus:
         redis: findings.RouterRedis | None = world[CONFIGURATIONS].get(self._configuration)
         return _tell(here, findings.of_route(here, missing, conflicts, redis), {}, now)
 
-    def _conflict(self, route: Route, name: str, claims: Iterable[Route]) -> findings.NameConflict | None:
+    def _conflict(self, route: Route, name: str, claims: Iterable[Route]) -> Fault | None:
         held, own = self._held, route.key.namespace
         routes = sorted(claims, key=lambda claim: (claim.created, claim.key))
         holder = held.holder(name, held.orders(routes))

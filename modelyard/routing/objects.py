@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from modelyard.objects import Key, Pod, ResourceType
+from modelyard.objects import Pod, ResourceType
 from modelyard.objects.documents import cut
-from modelyard.objects.parse import epoch
-from modelyard.reconcile.plan import Subject
+from modelyard.objects.parse import epoch, stored_status
+from modelyard.reconcile.plan import OfSubject, Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
 from modelyard.resources.duration import Duration
 from modelyard.resources.networking import (
@@ -29,6 +29,7 @@ from modelyard.routing.limits import SECONDS, Budget
 
 ROUTES = ResourceType.of_resource(ModelRoute)
 SERVERS = ResourceType.of_resource(ModelServer)
+PREFILL, DECODE = "prefill", "decode"
 
 INVALID_SPEC, INVALID_REGEX, NO_TARGETS = "InvalidSpec", "InvalidRegex", "NoTargets"
 
@@ -47,25 +48,20 @@ _R = TypeVar("_R", bound=Resource)
 
 
 class Fault(NamedTuple):
-    """Why an object cannot be used."""
+    """Why an object cannot be used, or why a name does not lead to a route."""
 
     reason: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(OfSubject):
     """What the two kinds have in common: identity, what is wrong with the spec, and the status as it stands."""
 
     subject: Subject
     created: float
     problem: Fault | None
     status: Mapping[str, Any]
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
 
 
 class TextTest(NamedTuple):
@@ -259,16 +255,30 @@ def _reason(paths: Iterable[str]) -> str:
 
 
 def _stored(kind: ResourceType, obj: Object, problem: Fault | None) -> dict[str, Any]:
-    status = obj.get("status")
-    status = dict(status) if isinstance(status, Mapping) else {}
-    listed = status.get("conditions")
-    status["conditions"] = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
     return {
         "subject": Subject.of(kind, obj),
         "created": epoch(obj["metadata"].get("creationTimestamp")),
         "problem": problem,
-        "status": status,
+        "status": stored_status(obj),
     }
+
+
+def serves(server: Server, pod: Pod) -> bool:
+    """Return whether a pod of the server's namespace is one of its pods, and running and ready."""
+    labels = server.labels.items()
+    return bool(labels) and labels <= pod.labels.items() and pod.phase == "Running" and pod.ready
+
+
+def role_of(server: Server, pod: Pod) -> tuple[str, str]:
+    """Return the group of a server's pod and the role in it, empty where it has none."""
+    groups = server.groups
+    group = pod.labels.get(groups.key, "") if groups is not None else ""
+    if groups is not None and group:
+        # A pod that carries the labels of both is a decode pod.
+        for role, labels in ((DECODE, groups.decode), (PREFILL, groups.prefill)):
+            if labels and labels.items() <= pod.labels.items():
+                return group, role
+    return group, ""
 
 
 def labels_of(pod: Pod) -> tuple[tuple[str, str, str], ...]:

@@ -13,8 +13,9 @@ from modelyard.models.detection import CAPABILITIES, Facts, fill, weight_bits
 from modelyard.models.errors import FetchError
 from modelyard.models.model_size import read_size, size_of
 from modelyard.models.storage_parameters import source_uri, storage_warnings
+from modelyard.objects.deployment_modes import MODE, MULTI_NODE, OF_RUNTIMES, RAW, SPLIT
 from modelyard.objects.documents import cut, mapping, printable
-from modelyard.objects.parse import container_gpus
+from modelyard.objects.parse import annotations_of, container_gpus
 from modelyard.resources import (
     BaseModel,
     ClusterBaseModel,
@@ -34,9 +35,6 @@ from modelyard.runtimes.protocols import protocol_name, unknown_protocols
 RELEASES = "modelyard.dev/version-comparison"
 """Annotation of a runtime: ``release`` compares major, minor and patch alone where an operator orders versions."""
 ACCELERATOR_CLASS = "ome.io/accelerator-class"
-DEPLOYMENT_MODE = "ome.io/deploymentMode"
-SINGLE, MULTI_NODE, SPLIT = "RawDeployment", "MultiNode", "PDDisaggregated"
-MODES = (SINGLE, MULTI_NODE, SPLIT)
 
 _MAX_ENTRIES = 500
 _MOST_TOLD = 500
@@ -127,7 +125,7 @@ class Runtime:
     """Accelerator classes it can use; none means that it says nothing of them."""
     devices: int = 0
     """Accelerators of one replica of its smallest component that holds the model."""
-    mode: str = SINGLE
+    mode: str = RAW
     protocols: tuple[str, ...] = ()
     problem: str = ""
     remarks: tuple[str, ...] = ()
@@ -250,7 +248,7 @@ def parse_runtime(obj: Mapping[str, Any]) -> Runtime:
         formats = mapping(obj.get("spec")).get("supportedModelFormats")
         for index, entry in enumerate((formats if isinstance(formats, list) else [])[:_MAX_ENTRIES]):
             _check_lengths(mapping(entry), f"spec.supportedModelFormats[{index}]")
-        return _runtime(read.spec, name, namespace, _annotations(obj))
+        return _runtime(read.spec, name, namespace, annotations_of(obj))
     except Exception as error:  # whatever a tenant has thought of
         return Runtime(name, namespace, problem=_wrong(error))
 
@@ -295,16 +293,16 @@ def parse_wishes(obj: Mapping[str, Any]) -> Wishes:
     try:
         spec = InferenceService.parse(obj, unknown="accept").spec
         selector = mapping(spec.accelerator_selector)
-        named = [_annotations(obj).get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
+        named = [annotations_of(obj).get(ACCELERATOR_CLASS), selector.get("acceleratorClass")]
         named += [
             mapping(part.accelerator_override).get("acceleratorClass") for part in (spec.engine, spec.decoder) if part
         ]
-        mode = _annotations(obj).get(DEPLOYMENT_MODE)
+        mode = annotations_of(obj).get(MODE)
         return Wishes(
             classes=tuple(dict.fromkeys(one for one in named if isinstance(one, str) and one)),
             constraints=Constraints.of(mapping(selector.get("constraints"))),
             policy=_text(selector.get("policy")),
-            mode=mode if mode in MODES else "",
+            mode=mode if mode in OF_RUNTIMES else "",
             protocol=_protocol(spec),
         )
     except Exception:  # whatever a tenant has thought of
@@ -324,10 +322,6 @@ def _protocol(spec: InferenceServiceSpec) -> str:
 def _identity(obj: Mapping[str, Any], namespaced: bool) -> tuple[str, str]:
     metadata = mapping(obj.get("metadata"))
     return _text(metadata.get("name")), (_text(metadata.get("namespace")) or "default") if namespaced else ""
-
-
-def _annotations(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    return mapping(mapping(obj.get("metadata")).get("annotations"))
 
 
 def _wrong(error: Exception) -> str:
@@ -416,7 +410,7 @@ def _mode(spec: ServingRuntimeSpec) -> str:
     engine, decoder = spec.engine_config, spec.decoder_config
     if engine is not None and decoder is not None:
         return SPLIT
-    return MULTI_NODE if engine is not None and (engine.leader or engine.worker) else SINGLE
+    return MULTI_NODE if engine is not None and (engine.leader or engine.worker) else RAW
 
 
 def _remarks(spec: ServingRuntimeSpec) -> list[str]:
@@ -430,7 +424,7 @@ def _remarks(spec: ServingRuntimeSpec) -> list[str]:
     size = engine.worker.size or 0 if engine.worker else 0
     if mode == MULTI_NODE and size <= 0:
         return ["a multi-node runtime needs a leader and workers, with a size above 0"]
-    if mode == SINGLE and size > 0:
+    if mode == RAW and size > 0:
         return ["a RawDeployment runtime has no leader and no workers"]
     return []
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 _VERSION = re.compile(
     r"(v?)(0|[1-9]\d{0,8})(?:\.(0|[1-9]\d{0,8})(?:\.(0|[1-9]\d{0,8})((?:[-+.][^\s]{1,64})?))?)?", re.ASCII
 )
-EQUAL, GREATER, AT_LEAST = "Equal", "GreaterThan", "GreaterThanOrEqual"
+EQUAL, GREATER = "Equal", "GreaterThan"
+"""Operators; the third is ``GreaterThanOrEqual``."""
 
 
 class ParsedVersion(NamedTuple):

@@ -12,11 +12,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from modelyard.objects.deployment_modes import RAW, SERVERLESS
 from modelyard.objects.documents import counted
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.workloads import model_routes, names
 from modelyard.workloads.changes import Identity, Object, identity
-from modelyard.workloads.components import LARGEST_NUMBER, RAW, SERVERLESS, components, effective
+from modelyard.workloads.components import LARGEST_NUMBER, components, effective
 from modelyard.workloads.model_routes import Behind
 from modelyard.workloads.standing import makes_pods
 from modelyard.workloads.values import Body, ChildObject, Note, Rendered, StoredChild, plain

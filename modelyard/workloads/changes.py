@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from modelyard.objects.documents import in_order, shown
+from modelyard.objects.documents import shown
+from modelyard.objects.old_servers import in_order
 from modelyard.objects.parse import controller_of
 from modelyard.reconcile.plan import WHOLE_MAPS
 from modelyard.resources.quantity import Quantity

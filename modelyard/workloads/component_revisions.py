@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from modelyard.objects.deployment_modes import MULTI_NODE, RAY, SERVERLESS
 from modelyard.objects.documents import mapping
 from modelyard.workloads import names
 from modelyard.workloads.canaries import is_canary, shares
 from modelyard.workloads.changes import identity
-from modelyard.workloads.components import MULTI_NODE, RAY, SERVERLESS
 from modelyard.workloads.model_routes import weights
 from modelyard.workloads.resolution import recorded
 from modelyard.workloads.returning import GOOD, pods_hash

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from modelyard.objects.deployment_modes import MODE, MODES, MULTI_NODE, RAW, RAY, SERVERLESS
 from modelyard.objects.documents import mapping, shown
 from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService, ServingRuntime
@@ -16,12 +17,6 @@ from modelyard.workloads.names import DECODER, ENGINE, ROUTER, component
 from modelyard.workloads.predictors import storage_uri, without_predictor
 from modelyard.workloads.values import Abilities, Body, Refusal, plain
 
-RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL = (
-    *("RawDeployment", "MultiNode", "MultiNodeRayVLLM", "Serverless"),
-    *("PDDisaggregated", "VirtualDeployment"),
-)
-MODES: Final = (RAW, MULTI_NODE, RAY, SERVERLESS, SPLIT, VIRTUAL)
-MODE: Final = "ome.io/deploymentMode"
 INITIAL_REPLICAS: Final = "modelyard.dev/initial-replicas"
 """Annotation of a service or a component: the replicas to begin with. Default: the fewest, at least one."""
 LARGEST_NUMBER: Final = 2**31 - 1

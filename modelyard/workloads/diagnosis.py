@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects.documents import counted, cut, printable
+from modelyard.objects.parse import condition
 
 Object = Mapping[str, Any]
 
@@ -45,8 +46,7 @@ def of_pod(obj: Object) -> Trouble:
     if status.get("phase") == "Failed":
         reason = str(status.get("reason") or "PodFailed")
         return _trouble(reason, str(status.get("message") or "the pod has failed"), "FailedToLoad")
-    conditions = {one.get("type"): one for one in status.get("conditions") or ()}
-    scheduled = conditions.get("PodScheduled") or {}
+    scheduled = condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         said = str(scheduled.get("message") or scheduled.get("reason") or "")
         return _trouble(UNSCHEDULABLE, f"{said.rstrip('. ')}; it asks for {_asked(spec)}")
@@ -73,8 +73,9 @@ def of_pod(obj: Object) -> Trouble:
             probe = _probe(containers.get(one.get("name")) or {})
             said = f"container {one.get('name')} runs since {running.get('startedAt')}; {probe}"
             return _trouble(PROBE, said, "Loading")
-    if (conditions.get("Ready") or {}).get("reason") == "ReadinessGatesNotReady":
-        return _trouble("ReadinessGatesNotReady", str(conditions["Ready"].get("message") or ""))
+    ready = condition(status, "Ready")
+    if ready.get("reason") == "ReadinessGatesNotReady":
+        return _trouble("ReadinessGatesNotReady", str(ready.get("message") or ""))
     mains = status.get("containerStatuses") or ()
     if mains and all(one.get("ready") for one in mains):  # only what looks after nodes takes it back from there
         return _trouble(NODE, f"its containers were ready when node {spec.get('nodeName')} was last heard of")

@@ -13,6 +13,7 @@ from modelyard.models.settings import DeliverySettings
 from modelyard.models.uri import ClaimFolder, VendorModel, parse as parse_uri
 from modelyard.models.world import StoredModel, model as stored_model
 from modelyard.objects import ResourceType
+from modelyard.reconcile.reach import NOT_PERMITTED
 from modelyard.resources.ome.models import BaseModelSpec, FineTunedWeightSpec
 from modelyard.workloads.pods import MODEL_PATH, ModelFiles
 from modelyard.workloads.values import Body, Refusal
@@ -113,7 +114,7 @@ def files(
         if goal.claim.namespace != namespace:
             problem = f"its files are in claim {goal.claim}, and pods mount claims of their own namespace only"
             remedy = f"make a BaseModel in namespace {namespace} whose files are in a claim there"
-            raise Refusal("RefNotPermitted", field, problem, remedy)
+            raise Refusal(NOT_PERMITTED, field, problem, remedy)
         return _in_claim(goal.claim.name, stored.uri.path, volume)
     if isinstance(stored.uri, VendorModel) and not (stored.spec and stored.spec.storage.path):
         return ModelFiles("", {}, "", label=stored.label)
@@ -134,10 +135,15 @@ def claim_files(uri: str, namespace: str, field: str) -> ModelFiles:
         raise Refusal("InvalidSpec", field, str(error), "correct it") from None
     if not isinstance(folder, ClaimFolder):
         raise Refusal("BaseModelNotFound", field, f"no model has {uri}", "make a BaseModel with this storageUri")
-    if folder.namespace not in (None, namespace):
-        problem = f"{uri} is in namespace {folder.namespace}, and pods mount claims of their own namespace only"
-        raise Refusal("RefNotPermitted", field, problem, f"copy it to a claim of namespace {namespace}")
+    check_claim(folder, namespace, field)
     return _in_claim(folder.claim, folder.path)
+
+
+def check_claim(folder: ClaimFolder, namespace: str, field: str) -> None:
+    """Raise ``Refusal`` for a claim that pods of a namespace cannot mount."""
+    if folder.namespace not in (None, namespace):
+        problem = f"the claim is in namespace {folder.namespace}, and pods mount claims of their own namespace only"
+        raise Refusal(NOT_PERMITTED, field, problem, f"name one of namespace {namespace}")
 
 
 def base_files(

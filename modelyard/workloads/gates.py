@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from modelyard.metrics.values import ServedRequests
 from modelyard.objects.documents import DocumentError, first_fault, parse_document
-from modelyard.reconcile.status import timestamp
+from modelyard.objects.parse import timestamp
 from modelyard.workloads.settings import GateSettings
 
 GATE: Final = "modelyard.dev/gate"
@@ -103,7 +103,7 @@ def pods_of(workloads: Iterable[str]) -> re.Pattern[str]:
     return re.compile(f"(?:{'|'.join(map(re.escape, sorted(workloads)))})(?:-[a-z0-9]+){{1,2}}")
 
 
-def verdict(watch: GateWatch, reading: GateReading | None, now: float) -> GateVerdict | None:
+def verdict(watch: GateWatch, reading: GateReading | None) -> GateVerdict | None:
     """What is to become of the update; ``None``: that is not known yet."""
     if reading is None or reading.at < watch.ready:
         return None

@@ -297,7 +297,7 @@ class RollOut(ABC):
             return here
         elif compared or (watch := self._watch(here, aim.since, before, world, now)) is None:
             return accepted
-        elif (verdict := gates.verdict(watch, (self.readings or {}).get(service.key), now)) is None:
+        elif (verdict := gates.verdict(watch, (self.readings or {}).get(service.key))) is None:
             # Then it takes a run, which measures.
             late = self.readings is None and not here.canary and now >= watch.until
             return replace(here, watch=watch, done=late)

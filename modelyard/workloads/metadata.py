@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from modelyard.objects.deployment_modes import MODE
 from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService
 from modelyard.workloads import names
@@ -25,7 +26,7 @@ _NEVER: Final = (
 )
 """Annotations that are about the service itself, not about what is made for it."""
 _STEERING: Final = (
-    "ome.io/deploymentMode",
+    MODE,
     "ome.io/autoscalerClass",
     "ome.io/metrics",
     "ome.io/targetUtilizationPercentage",

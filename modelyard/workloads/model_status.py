@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects.documents import cut, mapping
-from modelyard.reconcile.status import timestamp
+from modelyard.objects.parse import timestamp
 from modelyard.workloads import names
 from modelyard.workloads.canaries import is_canary
 from modelyard.workloads.component_revisions import has_split_traffic

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from modelyard.models.placement import excess
 from modelyard.objects.documents import mapping, shown
+from modelyard.objects.parse import REQUIRED
 from modelyard.workloads.pods import PodDraft
 from modelyard.workloads.values import Body, Refusal
 
-REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _PARTS: Final = ("matchExpressions", "matchFields")
 

@@ -98,7 +98,6 @@ def _harmless(name: Any, value: Any) -> bool:
 
 
 def _arguments(words: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments that are neither a known option nor its value."""
     takes_value = False
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")

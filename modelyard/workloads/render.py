@@ -10,21 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelyard.objects import Namespace, TargetRef
+from modelyard.objects.deployment_modes import MODE, MULTI_NODE, RAY, SERVERLESS, VIRTUAL
 from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.workloads import metadata, names, predictors, routes
-from modelyard.workloads.components import (
-    MODE,
-    MULTI_NODE,
-    RAY,
-    SERVERLESS,
-    VIRTUAL,
-    ServiceComponent,
-    components,
-    effective,
-    mode,
-    pod_fields,
-)
+from modelyard.workloads.components import ServiceComponent, components, effective, mode, pod_fields
 from modelyard.workloads.files import ServedModel, base_files, claim_files
 from modelyard.workloads.fine_tuned import Loading, checked, loading
 from modelyard.workloads.groups import (

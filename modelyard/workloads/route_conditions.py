@@ -8,6 +8,7 @@ from typing import Any, Final
 from modelyard.objects import Condition
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import SERVICES
+from modelyard.objects.parse import condition
 from modelyard.resources import InferenceService
 from modelyard.workloads import names
 from modelyard.workloads.component_revisions import component_workloads, knative_service
@@ -92,8 +93,7 @@ def _route(state: Standing, component: ComponentStanding, latest: Condition) -> 
 
 
 def _copied(type_: str, body: Mapping[str, Any], source: str) -> Condition:
-    given = (body.get("status") or {}).get("conditions") or ()
-    source_condition: Mapping[str, Any] = next((entry for entry in given if entry.get("type") == source), {})
+    source_condition = condition(body.get("status") or {}, source)
     reason, message = str(source_condition.get("reason") or source), str(source_condition.get("message") or "")
     missing = f"Knative has not reported {source} yet"
     return Condition(

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import mapping
-from modelyard.reconcile.plan import Plan, Subject, Want, World
+from modelyard.objects.parse import stored_status
+from modelyard.reconcile.plan import OfSubject, Plan, Subject, Want, World
 from modelyard.reconcile.spec_warning import with_spec_warning
 from modelyard.workloads.world import RUNTIMES
 
 
-class StoredRuntime(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredRuntime(OfSubject):
     """A serving runtime, as far as its status follows from it."""
 
     subject: Subject
     status: Mapping[str, Any]
 
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
-
 
 def _want(kind: ResourceType) -> Want[StoredRuntime]:
     def parse(obj: Mapping[str, Any]) -> StoredRuntime:
-        return StoredRuntime(Subject.of(kind, obj), mapping(obj.get("status")))
+        return StoredRuntime(Subject.of(kind, obj), stored_status(obj))
 
     return Want(kind, parse, use="status")
 

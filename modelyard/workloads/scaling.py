@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from modelyard.metrics.vocabulary import Signal, names_of
 from modelyard.objects import Namespace, TargetRef
+from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
 from modelyard.objects.urls import describe_url_problem
 from modelyard.workloads.components import KEDA, ServiceComponent
 from modelyard.workloads.names import scaled_object
@@ -81,7 +82,7 @@ def scaled(
             f" {fixed} running until KEDA is installed or a VariantAutoscaling scales it"
         )
         return Scaling(replicas=fixed, notes=(Note("ScalerNotServed", message, one.kind),))
-    version = abilities.version("HorizontalPodAutoscaler", "autoscaling/v2", "autoscaling/v2beta2")
+    version = abilities.version("HorizontalPodAutoscaler", *HPA_VERSIONS)
     if not version:
         message = f"{one.kind}: HorizontalPodAutoscaler is served neither in v2 nor in v2beta2: {fixed} running"
         return Scaling(replicas=fixed, notes=(Note("ScalerNotServed", message, one.kind),))
@@ -222,7 +223,7 @@ def disruption_budget(
     one: ServiceComponent, metadata: Body, selector: Mapping[str, str], abilities: Abilities
 ) -> Body | None:
     """How many pods an eviction may take at a time; ``None`` where no such kind is served."""
-    version = abilities.version("PodDisruptionBudget", "policy/v1", "policy/v1beta1")
+    version = abilities.version("PodDisruptionBudget", *PDB_VERSIONS)
     if not version:
         return None
     limits: Body = {name: one.spec[name] for name in ("minAvailable", "maxUnavailable") if name in one.spec}

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelyard.objects import Condition, Notice
+from modelyard.objects.deployment_modes import VIRTUAL
 from modelyard.objects.documents import cut
+from modelyard.objects.parse import condition, timestamp
 from modelyard.reconcile.plan import Plan, Status
-from modelyard.reconcile.status import status_plan, timestamp
+from modelyard.reconcile.status import status_plan
 from modelyard.workloads.component_revisions import component_statuses
-from modelyard.workloads.components import VIRTUAL
 from modelyard.workloads.gates import COMPARED, READY as READY_SINCE
 from modelyard.workloads.model_routes import taken, weights
 from modelyard.workloads.model_status import model_status
@@ -193,7 +194,7 @@ def _news(here: Standing, wanted: Mapping[str, Condition], stored: Mapping[str, 
         and stored.get(LATEST) != (latest.status, latest.reason)
     ):
         found.append(Notice(latest.reason, latest.message, "Warning"))
-    before = next((one.get("message") for one in here.service.status["conditions"] if one.get("type") == LATEST), "")
+    before = condition(here.service.status, LATEST).get("message", "")
     new = [(reason, text) for reason, text in _deprecations(here) if text not in str(before)]
     if latest is not None and latest.reason == "RolledOut":
         found += [Notice(reason, text, "Warning") for reason, text in new]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from modelyard.objects.deployment_modes import RAW, RAY, SERVERLESS
 from modelyard.objects.documents import few
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.resources.ome.older_form import ignored_fields, replaced
 from modelyard.workloads import predictors
-from modelyard.workloads.components import RAW, RAY, SERVERLESS, ServiceComponent, pod_fields
+from modelyard.workloads.components import ServiceComponent, pod_fields
 from modelyard.workloads.files import ServedModel
 from modelyard.workloads.values import Note
 

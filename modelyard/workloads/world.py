@@ -15,8 +15,9 @@ from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, printable
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICE_ACCOUNTS, SERVICES, STATEFUL_SETS
-from modelyard.objects.parse import controller_of, epoch, key_of, texts
-from modelyard.reconcile.plan import CLAIM, FAILED, ServedKind, Subject, Want
+from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
+from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
+from modelyard.reconcile.plan import CLAIM, FAILED, OfSubject, ServedKind, Subject, Want
 from modelyard.resources import (
     AutoscalingPolicyBinding,
     ClusterServingRuntime,
@@ -52,23 +53,23 @@ _EVERYWHERE: Final = (
     STATEFUL_SETS,
 )
 _VERSIONED: Final = (
-    ("HorizontalPodAutoscaler", "horizontalpodautoscalers", "autoscaling", ("v2", "v2beta2")),
-    ("PodDisruptionBudget", "poddisruptionbudgets", "policy", ("v1", "v1beta1")),
-    ("Ingress", "ingresses", "networking.k8s.io", ("v1",)),
-    ("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io", ("v1",)),
-    ("ScaledObject", "scaledobjects", "keda.sh", ("v1alpha1",)),
-    ("Service", "services", "serving.knative.dev", ("v1",)),
-    ("RayCluster", "rayclusters", "ray.io", ("v1",)),
-    ("HTTPRoute", "httproutes", "gateway.networking.k8s.io", ("v1", "v1beta1")),
-    ("VirtualService", "virtualservices", "networking.istio.io", ("v1", "v1beta1")),
-    ("ModelServer", "modelservers", "networking.volcano.sh", ("v1alpha1",)),
-    ("ModelRoute", "modelroutes", "networking.volcano.sh", ("v1alpha1",)),
+    ("HorizontalPodAutoscaler", "horizontalpodautoscalers", HPA_VERSIONS),
+    ("PodDisruptionBudget", "poddisruptionbudgets", PDB_VERSIONS),
+    ("Ingress", "ingresses", ("networking.k8s.io/v1",)),
+    ("LeaderWorkerSet", "leaderworkersets", ("leaderworkerset.x-k8s.io/v1",)),
+    ("ScaledObject", "scaledobjects", ("keda.sh/v1alpha1",)),
+    ("Service", "services", ("serving.knative.dev/v1",)),
+    ("RayCluster", "rayclusters", ("ray.io/v1",)),
+    ("HTTPRoute", "httproutes", ("gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1")),
+    ("VirtualService", "virtualservices", ("networking.istio.io/v1", "networking.istio.io/v1beta1")),
+    ("ModelServer", "modelservers", ("networking.volcano.sh/v1alpha1",)),
+    ("ModelRoute", "modelroutes", ("networking.volcano.sh/v1alpha1",)),
 )
 """Kinds that a server has in one version or another, or not at all; the first that is served counts."""
 KNATIVE: Final = "serving.knative.dev"
 WORKLOADS: Final = frozenset(("Deployment", "StatefulSet", "LeaderWorkerSet", "RayCluster"))
 ASKED: Final = (
-    *(ServedKind(f"{group}/{version}", kind) for kind, _, group, versions in _VERSIONED for version in versions),
+    *(ServedKind(version, kind) for kind, _, versions in _VERSIONED for version in versions),
     *(ServedKind(one.api_version, one.kind) for one in (VARIANTS, BINDINGS)),
     CLASSES_SERVED,
 )
@@ -78,9 +79,10 @@ ASKED: Final = (
 def child_kinds(there: frozenset[ServedKind]) -> tuple[ResourceType, ...]:
     """The kinds of what is made for services, where these are served."""
     found = list(_EVERYWHERE)
-    for kind, plural, group, versions in _VERSIONED:
-        version = next((one for one in versions if ServedKind(f"{group}/{one}", kind) in there), None)
-        if version is not None:
+    for kind, plural, versions in _VERSIONED:
+        served = next((version for version in versions if ServedKind(version, kind) in there), None)
+        if served is not None:
+            group, _, version = served.partition("/")
             found.append(ResourceType(group, version, kind, plural, True))
     return tuple(found)
 
@@ -95,7 +97,7 @@ def _wish(obj: Object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredService:
+class StoredService(OfSubject):
     """An InferenceService or a Model; ``problem`` says why there is no ``resource``.
 
     ``label`` is what its children say of it.
@@ -108,11 +110,6 @@ class StoredService:
     problem: Refused | None
     status: Mapping[str, Any]
     annotations: Mapping[str, str]
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.subject.key
 
 
 def service(obj: Object) -> StoredService:
@@ -127,14 +124,10 @@ def model(obj: Object) -> StoredService:
 
 def _service(kind: ResourceType, parser: type[InferenceService | Model], obj: Object, label: str) -> StoredService:
     metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
-    status = obj.get("status")
-    status = dict(status) if isinstance(status, Mapping) else {}
-    conditions = status.get("conditions")
-    status["conditions"] = [c for c in conditions if isinstance(c, Mapping)] if isinstance(conditions, list) else []
     result = read_resource(parser, {**obj, "metadata": metadata})
     resource, problem = (None, result) if isinstance(result, Refused) else (result, None)
     found, noted = Subject.of(kind, obj), texts(metadata.get("annotations"))
-    return StoredService(found, resource, label, parse_wishes(obj), problem, status, noted)
+    return StoredService(found, resource, label, parse_wishes(obj), problem, stored_status(obj), noted)
 
 
 SERVICES_WANTED, SERVED_MODELS_WANTED = (
@@ -161,8 +154,7 @@ class Offered(NamedTuple):
     @property
     def words(self) -> str:
         """What its status says of its readiness."""
-        conditions = self.served.stored.status.get("conditions") or ()
-        ready: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
+        ready = condition(self.served.stored.status, "Ready")
         return cut(printable(str(ready.get("message") or ready.get("reason") or "its delivery has not begun")), 500)
 
 
@@ -281,7 +273,7 @@ def pod(obj: Object, own: OwnLabels = OF_SERVICE) -> ServicePod:
     """A pod as the API sends it."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels = texts(metadata.get("labels"))
-    told: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    told = condition(status, "Ready")
     ready, created, owner = told.get("status") == "True", epoch(metadata.get("creationTimestamp")), controller_of(obj)
     leaves, grace = metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds")
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]

@@ -94,7 +94,6 @@ def decide_bindings(
 
 
 def _units(view: BindingView) -> float:
-    """The work of deciding on a binding."""
     units = UNITS_OF_A_TARGET * len(view.targets)
     if view.optimizer:
         # Once for each instance that turns out to have to stay.

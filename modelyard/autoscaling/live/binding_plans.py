@@ -14,11 +14,11 @@ from modelyard.autoscaling.live.bindings.objects import PolicySpec
 from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.autoscaling.reasons import ConditionValue
 from modelyard.autoscaling.view import BindingView
-from modelyard.objects.parse import conditions as stored_conditions
+from modelyard.objects.parse import conditions as stored_conditions, timestamp
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Ref, Scale, Status, Subject
 from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import is_status_due, timestamp
+from modelyard.reconcile.status import is_status_due
 
 TOTALS = ("targets", "minReplicas", "maxReplicas", "currentReplicas", "desiredReplicas", "mode")
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
+from modelyard.autoscaling.collector import collector_paused
 from modelyard.autoscaling.config_maps import ConfigMaps, saturation_names
 from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.live import wants
@@ -86,10 +86,7 @@ async def collect(
     ``loads`` keeps the history of offered load from tick to tick; without one, a tick of its own measures it anew.
     ``homes`` are namespaces without variants whose HPAs, ScaledObjects and labels are wanted as well.
     """
-    # Reading ten thousand pods makes a million objects and no cycles: the collector would cost more than the reading.
-    pause = gc.isenabled()
-    gc.disable()
-    try:
+    with collector_paused():
         loads = loads or LoadHistory(settings.load_history, settings.tick, clock=mirror.cluster.now)
         spaces = selection.spaces(settings)
         variants = (await mirror.read(wants.variants(selection.label_selector), spaces)).within(spaces)
@@ -130,9 +127,6 @@ async def collect(
             config_maps=configured,
             signals=dataclasses.replace(said, wake=pending, errors_in=errors),
         )
-    finally:
-        if pause:
-            gc.enable()
 
 
 class _Asked(NamedTuple):
@@ -186,7 +180,6 @@ async def _wakes(
     variants: tuple[Variant, ...],
     workloads: asyncio.Task[tuple[dict[WorkloadId, Workload], dict[WorkloadId, str]]],
 ) -> tuple[dict[Key, float], dict[Key, str]]:
-    """Pending demand of the variants at zero, as far as they have an expression for it."""
     if not any(WAKE_QUERY in v.annotations for v in variants):
         return {}, {}
     found, _ = await workloads

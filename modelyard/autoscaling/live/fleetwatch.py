@@ -130,7 +130,6 @@ class Fleetwatch:
         return self._scales.get(target, UNREAD)[1]
 
     async def _look(self) -> None:
-        """Ask for the workloads that the variants name, and for the scales of those that changed."""
         for error in self._variants.errors.values():
             if not isinstance(error, (UnknownKind, Unavailable)):
                 raise error
@@ -154,7 +153,6 @@ class Fleetwatch:
             log.info("all resources are listed: %d VariantAutoscalings", len(self._variants.all()))
 
     def _must_ask(self, group: str, kind: str, key: Key) -> bool:
-        """Whether it is a workload that changed and does not show its count itself."""
         found = self._workloads[group, kind][1].get(key) if (group, kind) in self._workloads else None
         known = self._scales.get((group, kind, key))
         return found is not None and found[1] is None and (known is None or known[0] != found[0])

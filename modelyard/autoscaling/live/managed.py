@@ -7,14 +7,14 @@ Source: the peers' page "llm-d autoscaling after VariantAutoscaling".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
 from modelyard.autoscaling.handling import ACTUATION
 from modelyard.objects import WorkloadId
-from modelyard.objects.documents import mapping, shown
-from modelyard.objects.parse import Object, controller_of, target_id
+from modelyard.objects.documents import mapping, mappings, shown
+from modelyard.objects.parse import Object, annotations_of, controller_of, target_id
 from modelyard.resources import VariantAutoscaling
 
 MANAGED: Final = "llm-d.ai/managed"
@@ -39,11 +39,6 @@ def is_managed(obj: Object) -> bool:
         return False
     owner = controller_of(obj)
     return owner is None or owner.kind != "ScaledObject"
-
-
-def annotations_of(obj: Object) -> Mapping[str, Any]:
-    """Return the annotations of an object."""
-    return mapping(mapping(obj.get("metadata")).get("annotations"))
 
 
 def variant_manifest(scaler: Object) -> dict[str, Any]:
@@ -107,7 +102,7 @@ def gauge_remarks(scaler: Object) -> list[str]:
 
 
 def _of_metrics(metrics: Any) -> Iterator[str]:
-    for metric in _mappings(metrics):
+    for metric in mappings(metrics):
         selector = mapping(mapping(mapping(metric.get("external")).get("metric")).get("selector"))
         variant = mapping(selector.get("matchLabels")).get("variant_name")
         if isinstance(variant, str):
@@ -115,11 +110,7 @@ def _of_metrics(metrics: Any) -> Iterator[str]:
 
 
 def _of_triggers(triggers: Any) -> Iterator[str]:
-    for trigger in _mappings(triggers):
+    for trigger in mappings(triggers):
         query = mapping(trigger.get("metadata")).get("query")
         if isinstance(query, str) and "wva_desired_replicas" in query:
             yield from _VARIANT.findall(query)
-
-
-def _mappings(values: Any) -> Iterable[Mapping[str, Any]]:
-    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, MAX_REPLICAS, MIN_REPLICAS
-from modelyard.autoscaling.live.managed import MANAGED, annotations_of
+from modelyard.autoscaling.live.managed import MANAGED
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.autoscaling.variants.slo.costs import HIGHEST
 from modelyard.objects import TargetRef
 from modelyard.objects.documents import cut
-from modelyard.objects.parse import Object, conditions, controller_of, epoch, key_of, target_id
+from modelyard.objects.parse import (
+    Object,
+    annotations_of,
+    conditions,
+    controller_of,
+    epoch,
+    key_of,
+    stored_status,
+    target_id,
+)
 from modelyard.reconcile.memory import parse_memory
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
 from modelyard.resources.annotations import WAKE_QUERY
@@ -103,7 +112,7 @@ def variant(obj: Object, *, strict: bool = False) -> Variant:
 
     Unknown fields, which a newer peer may have stored, are ignored and told; ``strict`` (of a file): wrong.
     """
-    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, stored_status(obj)
     problem = None
     try:
         VariantAutoscaling.parse(obj, unknown="forbid" if strict else "accept")

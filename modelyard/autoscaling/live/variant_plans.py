@@ -19,10 +19,11 @@ from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION, pred
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key, Notice
+from modelyard.objects.parse import timestamp
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Scale, Status, Subject
 from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import is_status_due, timestamp
+from modelyard.reconcile.status import is_status_due
 
 SLO_ONLY = ("variantID", "accelerator", "maxBatch", "variantCost")
 """Fields of ``currentAlloc`` that an object in saturation form does not have."""

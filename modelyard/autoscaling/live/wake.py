@@ -324,7 +324,6 @@ def _owners(asked: Iterable[tuple[Key, Expression]]) -> dict[Expression, list[Ke
 
 
 def _asleep(view: BindingView) -> bool:
-    """Whether the binding is at zero altogether, and would be decided on."""
     usable = view.problem is None and view.policy is not None and not view.deleting
     replicas = [target.current for target in view.targets if target.current is not None]
     return usable and bool(replicas) and not any(replicas)

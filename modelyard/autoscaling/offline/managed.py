@@ -8,7 +8,6 @@ from modelyard.autoscaling.live.managed import (
     KINDS,
     MANAGED,
     AnnotationInvalid,
-    annotations_of,
     gauge_remarks,
     is_managed,
     target_of,
@@ -18,6 +17,7 @@ from modelyard.autoscaling.offline.files import PlanInputError
 from modelyard.autoscaling.offline.manifests import Manifest, manifest
 from modelyard.objects import WorkloadId
 from modelyard.objects.documents import shown
+from modelyard.objects.parse import annotations_of
 
 CONVERT = "the controller acts on it once 'modelyard convert -f' has written its VariantAutoscaling"
 

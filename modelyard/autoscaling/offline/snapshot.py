@@ -67,7 +67,6 @@ _T = TypeVar("_T", bound=PodMeasures)
 
 
 def _measured(told: type[PodMeasures]) -> Callable[[type[_E]], type[_E]]:
-    """The entry with a column for everything that is measured of a pod."""
 
     def column(measure: Measure) -> tuple[Any, Any]:
         kind: Any = Amount if measure.limit is None else Annotated[Amount, Field(le=measure.limit)]

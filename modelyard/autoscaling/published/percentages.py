@@ -14,7 +14,7 @@ from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Pa
 from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.analysis import DIGITS, Analysis
 from modelyard.autoscaling.variants.demand import ModelDemand
-from modelyard.autoscaling.variants.observation import Unit
+from modelyard.autoscaling.variants.observation import Observation, Unit
 from modelyard.autoscaling.variants.proposal import Proposal, Proposed, keep
 from modelyard.autoscaling.variants.saturation_config import Thresholds
 
@@ -153,6 +153,11 @@ _UP = {
 }
 
 
+def keep_silent(seen: Observation, why: Explanation) -> Proposed:
+    """Keep a variant of which no pod reports, and say so in its condition about metrics."""
+    return keep(seen, why)._replace(metrics=ConditionValue.of("False", why))
+
+
 class PublishedPercentages:
     """The percentage analysis as documented."""
 
@@ -169,8 +174,7 @@ class PublishedPercentages:
         for seen in running:
             target = step.replicas.get(seen.name)
             if target is None:
-                silent = Explanation(Reason.VARIANT_SILENT)
-                proposed[seen.name] = keep(seen, silent)._replace(metrics=ConditionValue.of("False", silent))
+                proposed[seen.name] = keep_silent(seen, Explanation(Reason.VARIANT_SILENT))
                 continue
             why = Explanation(
                 Reason.STEP,

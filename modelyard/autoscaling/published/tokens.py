@@ -10,13 +10,13 @@ from math import ceil, floor, fsum
 from typing import NamedTuple
 
 from modelyard.autoscaling.decision import Action, Evidence
-from modelyard.autoscaling.published.percentages import DocumentedTargets
+from modelyard.autoscaling.published.percentages import DocumentedTargets, keep_silent
 from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Parts, Reason
 from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Proposal, Proposed, keep
+from modelyard.autoscaling.variants.proposal import Proposal, Proposed
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
 from modelyard.autoscaling.variants.tokens.capacity import (
     Replica,
@@ -169,9 +169,8 @@ class PublishedTokens:
         for seen, analysed in zip(running, model.variants, strict=True):
             target = targets.replicas[seen.name]
             if not analysed.variant.replicas:
-                silent = Explanation(Reason.VARIANT_SILENT_INSTEAD, replicas=target)
-                metrics = ConditionValue.of("False", silent)
-                proposed[seen.name] = keep(seen, silent)._replace(metrics=metrics)
+                why = Explanation(Reason.VARIANT_SILENT_INSTEAD, replicas=target)
+                proposed[seen.name] = keep_silent(seen, why)
                 continue
             why = Explanation(
                 Reason.TOKEN_STEP,

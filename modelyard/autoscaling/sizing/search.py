@@ -75,7 +75,6 @@ def find(function: Function, low: Edge, high: Edge, guess: FloatArray) -> FloatA
 
 
 def _next(low: Edge, high: Edge, newton: FloatArray, slow: BoolArray) -> FloatArray:
-    """Where to look next: within the bracket, by the best method that lands there."""
     width = high.at - low.at
     with np.errstate(all="ignore"):
         rise = high.value - low.value

@@ -340,7 +340,6 @@ def _validate(
 
 
 def _unwise(effective: Effective, settings: FleetSettings) -> list[str]:
-    """Warnings about values that work, though hardly as meant."""
     kv, queue, kv_trigger, queue_trigger = effective.thresholds
     where = effective.step.detail.partition(" from ")[2]
     margin = 1 + settings.scale_down_margin

@@ -38,7 +38,6 @@ class _Target:
         self.current = wanted
 
     def arrive(self, now: float) -> None:
-        """Instances whose start-up is over are ready."""
         self.ready += sum(at <= now for at in self.coming)
         self.coming = [at for at in self.coming if at > now]
 

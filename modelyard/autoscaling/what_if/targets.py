@@ -61,7 +61,6 @@ def with_targets(
 
 
 def _maps(fleet: Fleet, settings: FleetSettings) -> list[Key]:
-    """The ConfigMaps in which the fleet's variants may find their class."""
     central = settings.controller_namespace
     found = {
         Key(namespace, name)

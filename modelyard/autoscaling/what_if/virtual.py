@@ -102,7 +102,6 @@ class Deployed:
 
 
 def _replicas(seen: Observation, start: float, settings: FleetSettings, now: float) -> list[VirtualReplica]:
-    """The replicas whose pods are known, ready ones first."""
     assert seen.workload is not None
     size = seen.workload.pods_per_replica
     groups: dict[str, list[Pod]] = defaultdict(list)

@@ -13,6 +13,7 @@ import yaml
 
 from modelyard.cluster import Cluster, Object
 from modelyard.cluster.transport import ApiRequest
+from modelyard.local.certificates import kubeconfig
 
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 KUBECONFIG = "kubeconfig"
@@ -38,17 +39,8 @@ async def request_token(cluster: Cluster, pod: Object) -> str:
 def credential_files(admin: Path, namespace: str, token: str) -> dict[str, bytes]:
     """Return the files of the folder: the token, the namespace, and a kubeconfig for the cluster of ``admin``'s."""
     cluster = yaml.safe_load(admin.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
-    context = {"cluster": "local", "user": "pod", "namespace": namespace}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "local", "cluster": cluster}],
-        "users": [{"name": "pod", "user": {"token": token}}],
-        "contexts": [{"name": "pod", "context": context}],
-        "current-context": "pod",
-    }
     return {
         "token": token.encode(),
         "namespace": namespace.encode(),
-        KUBECONFIG: yaml.safe_dump(config, sort_keys=False).encode(),
+        KUBECONFIG: kubeconfig("local", cluster, "pod", {"token": token}, namespace=namespace).encode(),
     }

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from modelyard.cluster import Object
 from modelyard.local.paths import write_atomically
+from modelyard.objects.parse import condition
 from modelyard.ports import find_holder
 
 logger = logging.getLogger(__name__)
@@ -106,8 +107,7 @@ def _serves(spec: Object, pod: Object) -> bool:
         return False
     if spec.get("publishNotReadyAddresses"):
         return True
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or [])
-    return ready and not pod["metadata"].get("deletionTimestamp")
+    return condition(status, "Ready").get("status") == "True" and not pod["metadata"].get("deletionTimestamp")
 
 
 def _targets(port: Object, pods: Iterable[Object]) -> Iterator[Address]:

@@ -220,7 +220,6 @@ class Config:
 
 
 def _levels(raw: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
-    """A configuration and the language models nested in it, from outside to inside."""
     yield raw
     if depth < _MAX_NESTING:
         inner = next((raw[key] for key in _NESTED if isinstance(raw.get(key), Mapping)), None)

@@ -12,16 +12,9 @@ OVERHEAD = 1.2
 
 
 class MemoryFit(NamedTuple):
-    """The memory of a model over all its devices, in bytes; ``tokens`` is how many the KV cache can hold.
-
-    ``fits`` is ``None`` where too little is known of the model to say; ``reason`` says it in words.
-    """
+    """Whether a model fits, ``None`` where too little is known of it to say; ``reason`` is the arithmetic in words."""
 
     fits: bool | None
-    needed: int | None
-    available: int
-    cache: int | None
-    tokens: int | None
     reason: str
 
 
@@ -78,21 +71,19 @@ def fit(facts: Facts, device_bytes: int, devices: int = 1, tokens: int = 1) -> M
     """
     available = device_bytes * devices
     if facts.weight_bytes is None:
-        return MemoryFit(None, None, available, None, None, "the size of the weights is not known")
+        return MemoryFit(None, "the size of the weights is not known")
     weights = math.ceil(facts.weight_bytes * OVERHEAD)
     left = available - weights
     # More devices than key-value heads hold copies of them.
     cost = cache_cost(facts, math.ceil(devices / facts.kv_heads) if facts.kv_heads else 1)
-    needed = weights + (cost.bytes_for(tokens) if cost else 0)
     told = f"weights take {_gib(weights)} GiB of {_gib(available)} GiB on {devices} device{'s' * (devices != 1)}"
     if left < 0:
-        return MemoryFit(False, needed, available, 0, 0, f"{told}: {_gib(-left)} GiB too much")
+        return MemoryFit(False, f"{told}: {_gib(-left)} GiB too much")
     if cost is None:
-        return MemoryFit(True, needed, available, left, None, f"{told}; the cache of a token is not known")
-    room = cost.tokens_in(left)
-    told += f"; the cache holds {room} tokens"
-    is_enough = needed <= available
-    return MemoryFit(is_enough, needed, available, left, room, told if is_enough else f"{told}, not {tokens}")
+        return MemoryFit(True, f"{told}; the cache of a token is not known")
+    told += f"; the cache holds {cost.tokens_in(left)} tokens"
+    is_enough = cost.bytes_for(tokens) <= left
+    return MemoryFit(is_enough, told if is_enough else f"{told}, not {tokens}")
 
 
 def _gib(count: int) -> str:

@@ -5,10 +5,11 @@ The object is as the API sends it, valid or not: what is not in the form that a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from modelyard.objects.documents import mapping
+from modelyard.objects.documents import items_of, mapping
+from modelyard.objects.parse import annotations_of
 from modelyard.resources.networking import MOST_RETRIES
 from modelyard.resources.ome.older_form import REPLACED, ignored_fields
 from modelyard.resources.registry import DISAGGREGATED, ENDPOINT_VARIABLES, LITERAL_VARIABLES
@@ -30,11 +31,7 @@ def unused_fields(kind: str, obj: Mapping[str, Any]) -> Unused:
     """Iterate over the fields of an object that have no effect for want, or because, of another field."""
     rule, spec = _RULES.get(kind), obj.get("spec")
     if rule is not None and isinstance(spec, Mapping):
-        yield from rule(spec, mapping(mapping(obj.get("metadata")).get("annotations")))
-
-
-def _list(value: object) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()
+        yield from rule(spec, annotations_of(obj))
 
 
 def _of_variant(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
@@ -85,12 +82,12 @@ def _of_backend(backend: Mapping[str, Any], path: str) -> Unused:
     names = {*LITERAL_VARIABLES}
     if str(backend.get("cacheURI")).startswith("hostpath://"):
         names.update(ENDPOINT_VARIABLES.get(str(backend.get("modelURI")).partition("://")[0], ()))
-    for number, variable in enumerate(map(mapping, _list(backend.get("env")))):
+    for number, variable in enumerate(map(mapping, items_of(backend.get("env")))):
         name = variable.get("name")
         if isinstance(name, str) and name in names and variable.get("valueFrom") is not None:
             yield f"{path}.env[{number}].valueFrom", f"{name} takes effect with a value that is written out"
     if str(backend.get("type")) in DISAGGREGATED:
-        for number, worker in enumerate(map(mapping, _list(backend.get("workers")))):
+        for number, worker in enumerate(map(mapping, items_of(backend.get("workers")))):
             pods = worker.get("pods")
             if isinstance(pods, int) and pods > 1:
                 yield f"{path}.workers[{number}].pods", "every instance of a disaggregated backend's role is one pod"
@@ -98,7 +95,7 @@ def _of_backend(backend: Mapping[str, Any], path: str) -> Unused:
 
 def _of_model(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
     backends = spec.get("backends")
-    for number, backend in enumerate(_list(backends)):
+    for number, backend in enumerate(items_of(backends)):
         yield from _of_backend(mapping(backend), f"spec.backends[{number}]")
     model = mapping(mapping(spec.get("modelMatch")).get("body")).get("model")
     if model is not None and isinstance(backends, list) and len(backends) > 1:

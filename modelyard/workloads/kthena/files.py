@@ -10,22 +10,21 @@ Source: Kthena Model controller reference, "Paths" and "Init containers", with t
 from __future__ import annotations
 
 import posixpath
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from modelyard.models import names as model_names
 from modelyard.models.errors import FetchError
 from modelyard.models.settings import CONFIG_MAP
-from modelyard.models.uri import cache_path, kthena_model_path, parse
+from modelyard.models.uri import CLAIM, cache_path, kthena_model_path, parse
 from modelyard.objects import Key
+from modelyard.objects.parse import REQUIRED, required_terms
 from modelyard.resources.registry import ENDPOINT_VARIABLES, LIVE_ADAPTERS, LoraAdapter
 from modelyard.workloads.kthena.setup import Setup
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Problems, Refusal, plain
 
-_CLAIM = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")
 _NOWHERE: Final = "hostpath://models"
 ADAPTERS: Final = "/adapters"
 PATIENCE: Final = 300
@@ -181,7 +180,7 @@ def _place(cache: str, where: str) -> str:
 
 def _claim(uri: str, where: str, *, bare: bool = False) -> tuple[str, str]:
     parts = [part for part in uri.removeprefix("pvc://").split("/") if part]
-    if not parts or not _CLAIM.match(parts[0]) or any(part in (".", "..") for part in parts):
+    if not parts or not CLAIM.match(parts[0]) or any(part in (".", "..") for part in parts):
         raise Refusal("InvalidSpec", where, "names no claim of this namespace", "write pvc://CLAIM/PATH, without '..'")
     if bare and len(parts) > 1:
         raise Refusal("InvalidSpec", where, "has more than a claim", f"write pvc://{parts[0]}")
@@ -307,14 +306,8 @@ def _nodes(setup: Setup) -> Body | None:
     """The nodes that any worker may run on; ``None`` where one may run on all."""
     terms: list[Any] = []
     for worker in setup.backend.workers:
-        own = _required(plain(worker.affinity or {}))
+        own = required_terms(plain(worker.affinity or {}).get("nodeAffinity"))
         if not own:
             return None
         terms += [one for one in own if one not in terms]
-    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-
-
-def _required(affinity: Any) -> Iterable[Any]:
-    for part in ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"):
-        affinity = affinity.get(part) if isinstance(affinity, Mapping) else None
-    return affinity if isinstance(affinity, list) else []
+    return {REQUIRED: {"nodeSelectorTerms": terms}}

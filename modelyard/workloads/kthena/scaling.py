@@ -82,7 +82,6 @@ def _of_backend(setup: Setup, policy: AutoscalingPolicySpec) -> list[Body]:
 
 
 def _scaled(setup: Setup) -> list[tuple[str, ModelWorker, str]]:
-    """What of a backend is scaled: the binding's name, the worker, and its workload."""
     base = fitting(f"{setup.model.name}-{setup.backend.name}")
     if not setup.disaggregated:
         return [(base, setup.backend.workers[0], setup.name)]

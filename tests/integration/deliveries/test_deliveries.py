@@ -16,7 +16,7 @@ from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_
 from modelyard.models.requests import request_model
 from modelyard.models.world import VERIFY
 from modelyard.objects import Key
-from modelyard.reconcile.status import timestamp
+from modelyard.objects.parse import timestamp
 
 pytestmark = pytest.mark.integration
 

@@ -37,8 +37,8 @@ from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
 from modelyard.models.world import VERIFY
 from modelyard.objects import Key
+from modelyard.objects.parse import timestamp
 from modelyard.reconcile.plan import StepId
-from modelyard.reconcile.status import timestamp
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

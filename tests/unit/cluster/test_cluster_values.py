@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from modelyard.cluster import DEPLOYMENTS, NODES, PODS, ResourceType
-from modelyard.cluster.applying import dropped_fields
 from modelyard.cluster.events import reference_to
+from modelyard.objects.old_servers import dropped_fields
 from modelyard.resources import ClusterBaseModel, Resource, VariantAutoscaling
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from modelyard.cluster.crd_install import _warn_of_dropped
+from modelyard.objects.old_servers import warn_of_dropped_schemas
 from modelyard.resources import KINDS
 from modelyard.resources.crd import crd
 
@@ -32,7 +32,7 @@ def test_rules_that_an_older_server_drops_are_no_warning(
     ours = [crd(kind) for kind in KINDS.values()]
     theirs = without(ours, *dropped, below="" if dropped == (RULES,) else RULES)
     assert (theirs == ours) == (not dropped)
-    _warn_of_dropped(ours, theirs)
+    warn_of_dropped_schemas(ours, theirs)
     assert not caplog.records
 
 
@@ -40,7 +40,7 @@ def test_rules_that_an_older_server_drops_are_no_warning(
 def test_anything_else_that_is_dropped_is_a_warning(dropped: str, caplog: pytest.LogCaptureFixture) -> None:
     ours = [crd(kind) for kind in KINDS.values()]
     assert f"'{dropped}'" in str(ours)
-    _warn_of_dropped(ours, without(ours, dropped, RULES))
+    warn_of_dropped_schemas(ours, without(ours, dropped, RULES))
     (record,) = caplog.records
     assert f"the server dropped fields that it does not know: {dropped} (" in record.getMessage()
     assert RULES not in record.getMessage()

@@ -12,8 +12,9 @@ from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.variant_plans import status_of, variant_plan
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.objects import Condition, Key, Notice, TargetRef
+from modelyard.objects.parse import timestamp
 from modelyard.reconcile.plan import Subject
-from modelyard.reconcile.status import condition_body, patch, timestamp
+from modelyard.reconcile.status import condition_body, patch
 from modelyard.resources.llmd import VariantAutoscalingStatus
 
 NOW = 1_763_690_400.0

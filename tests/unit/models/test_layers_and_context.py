@@ -269,9 +269,9 @@ def test_windowed_layers_are_bounded_where_memory_is_asked() -> None:
         context_length=131_072,
         kv_heads=8,
     )
-    long = fit(gemma, 24 * 2**30, tokens=131_072)
     # 8 layers keep 131072 tokens, 40 keep 1024: 8.3 GiB, where 48 GiB were asked for all of them.
-    assert (long.fits, long.needed) == (True, 12 * 2**30 + 131_072 * 65_536 + 1024 * 327_680)
-    assert fit(gemma, 20 * 2**30, tokens=131_072).fits is False
+    needed = 12 * 2**30 + 131_072 * 65_536 + 1024 * 327_680
+    assert [fit(gemma, memory, tokens=131_072).fits for memory in (needed - 1, needed)] == [False, True]
     # Sixteen devices keep every head twice.
-    assert fit(gemma, 24 * 2**30, devices=16, tokens=1).needed == 12 * 2**30 + 2 * 393_216
+    needed = (12 * 2**30 + 2 * 393_216) // 16
+    assert [fit(gemma, memory, devices=16, tokens=1).fits for memory in (needed - 1, needed)] == [False, True]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from modelyard.objects import Condition
+from modelyard.objects.parse import timestamp
 from modelyard.reconcile.plan import Status
-from modelyard.reconcile.status import is_status_due, patch, timestamp
+from modelyard.reconcile.status import is_status_due, patch
 
 NOW = 1_763_690_400.0
 REFRESH = 300.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.runtimes.versions import AT_LEAST, EQUAL, GREATER, parse_version, versions_match
+from modelyard.runtimes.versions import EQUAL, GREATER, parse_version, versions_match
+
+AT_LEAST = "GreaterThanOrEqual"
 
 
 @pytest.mark.parametrize(

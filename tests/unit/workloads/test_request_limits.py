@@ -12,9 +12,10 @@ import yaml
 from hypothesis import given, strategies as st
 
 from modelyard.objects import Namespace
+from modelyard.objects.deployment_modes import MODE
 from modelyard.resources import ClusterServingRuntime, InferenceService, ModelServer
 from modelyard.resources.duration import Duration
-from modelyard.workloads.components import INITIAL_REPLICAS, MODE
+from modelyard.workloads.components import INITIAL_REPLICAS
 from modelyard.workloads.model_routes import ROUTED
 from modelyard.workloads.render import render
 from modelyard.workloads.request_limits import CONCURRENCY, LONGEST, TIMEOUT, duration, with_concurrency

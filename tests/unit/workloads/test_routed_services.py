@@ -9,10 +9,10 @@ import pytest
 from service_world import ENGINE, NOW, SERVED, Fleet
 from test_canaries import LATEST, asked
 
+from modelyard.objects.deployment_modes import MODE
 from modelyard.reconcile.plan import ServedKind
 from modelyard.resources import ModelRoute, ModelServer
 from modelyard.routing.objects import route, server
-from modelyard.workloads.components import MODE
 from modelyard.workloads.model_routes import ROUTED, engine_of
 from modelyard.workloads.names import fitting
 from modelyard.workloads.returning import USUAL

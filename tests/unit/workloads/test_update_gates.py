@@ -46,16 +46,16 @@ def watch(beside: bool = False) -> GateWatch:
     ],
 )
 def test_what_is_worse(new: ServedRequests, old: ServedRequests, at: float, worse: bool | None, words: str) -> None:
-    found = verdict(watch(), GateReading(at, new, old), at)
+    found = verdict(watch(), GateReading(at, new, old))
     assert (found.worse if found is not None else None) == worse
     assert words in (found.words if found is not None else "")
 
 
 def test_without_an_answer_it_is_waited_for_and_not_for_ever() -> None:
-    assert verdict(watch(), None, 1000) is None
-    assert verdict(watch(), GateReading(99, GOOD, GOOD), 1000) is None, "of the roll-out before"
-    assert verdict(watch(), GateReading(219, problem="away"), 219) is None
-    found = verdict(watch(), GateReading(220, problem="away"), 220)
+    assert verdict(watch(), None) is None
+    assert verdict(watch(), GateReading(99, GOOD, GOOD)) is None, "of the roll-out before"
+    assert verdict(watch(), GateReading(219, problem="away")) is None
+    found = verdict(watch(), GateReading(220, problem="away"))
     assert found is not None
     assert not found.worse
     assert found.words.endswith("away")
@@ -63,8 +63,8 @@ def test_without_an_answer_it_is_waited_for_and_not_for_ever() -> None:
 
 def test_what_serves_beside_may_be_slow_to_have_requests() -> None:
     few = GateReading(150, GOOD, ServedRequests(3))
-    assert verdict(watch(), few, 150) is not None
-    assert verdict(watch(beside=True), few, 150) is None
+    assert verdict(watch(), few) is not None
+    assert verdict(watch(beside=True), few) is None
 
 
 def test_whose_pods_are_counted() -> None:

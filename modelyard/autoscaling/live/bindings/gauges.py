@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from modelyard.autoscaling.conditions import READY
 from modelyard.objects import Key
+from modelyard.objects.parse import condition
 
 MOST_UNITS = 32
 """As many targets as a binding may have."""
@@ -40,8 +41,7 @@ class PublishedBindings(Protocol):
 
 def gauges_of(key: Key, status: Mapping[str, Any]) -> Iterator[Gauges]:
     """What the status of a binding says of each target, nothing unless the binding was decided."""
-    conditions = status.get("conditions") or ()
-    if not any(one.get("type") == READY and one.get("status") == "True" for one in conditions):
+    if condition(status, READY).get("status") != "True":
         return
     for unit in (status.get("units") or ())[:MOST_UNITS]:
         desired, current = unit.get("desiredReplicas"), unit.get("currentReplicas")

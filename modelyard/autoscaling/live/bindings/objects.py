@@ -21,7 +21,7 @@ from modelyard.metrics.expressions import Expression
 from modelyard.objects import Key, Namespace, TargetRef, Workload, WorkloadId
 from modelyard.objects.documents import few, listed, parse_document, shown
 from modelyard.objects.durations import parse_go_duration
-from modelyard.objects.parse import Object, conditions, epoch, key_of
+from modelyard.objects.parse import Object, conditions, epoch, key_of, stored_status
 from modelyard.reconcile.memory import parse_memory
 from modelyard.reconcile.reach import NOT_PERMITTED, refusal
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
@@ -137,13 +137,13 @@ def policy(obj: Object, *, strict: bool = False) -> PolicySpec:
     except ResourceInvalid as error:
         problem = str(error)
     generation = int(metadata.get("generation") or 0)
-    status, ignored = obj.get("status") or {}, warning(AutoscalingPolicy, obj)
+    status, ignored = stored_status(obj), warning(AutoscalingPolicy, obj)
     return PolicySpec(key_of(obj), metadata.get("uid", ""), generation, view, problem, status, ignored)
 
 
 def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
     """An AutoscalingPolicyBinding without what has to be looked up elsewhere. ``strict``: see ``observe.variant``."""
-    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, stored_status(obj)
     key = key_of(obj)
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     problems: list[str] = []
@@ -185,14 +185,14 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
         grace=grace,
         labels=metadata.get("labels") or {},
         annotations={name: annotations[name] for name in READ if name in annotations},
-        conditions=conditions((obj.get("status") or {}).get("conditions")),
+        conditions=conditions(status["conditions"]),
         memory=memory,
         memory_problem=damage,
         ignored=warning(AutoscalingPolicyBinding, obj),
         problem="; ".join(problems) or None,
         created=epoch(metadata.get("creationTimestamp")),
         deleting=bool(metadata.get("deletionTimestamp")),
-        status=obj.get("status") or {},
+        status=status,
     )
     targets = tuple(replace(target, grace=graces.get(target.name)) for target in targets) if graces else targets
     return BindingSpec(view, targets, sources, annotations.get(WAKE_QUERY) or None)
