@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from modelyard.backoff import Backoff
 from modelyard.benchmarks import probe
 from modelyard.benchmarks.records import IMPLAUSIBLE
 from modelyard.benchmarks.render import job, measurement
@@ -45,8 +46,8 @@ MOST_ATTEMPTS: Final = 5
 """Times that one run is tried."""
 MOST_ANEW: Final = 3
 """Times that all runs are made anew since the service is not what it was."""
-FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0
-"""Seconds between two attempts: doubled from the first to the longest."""
+RETRIES = Backoff(30.0, longest=600.0)
+"""Delays between two attempts."""
 STARTING: Final = 60.0
 """Seconds for which a run of the flow stays for a pod to begin, or for a Job to be gone: after that the wait is for a
 node, a quota or an image, and the series goes on with another run of the flow."""
@@ -355,8 +356,9 @@ class BenchmarkLook:
         if one.work.attempt < before.attempts or self.memory.ended:
             return
         attempts = before.attempts + 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(before.attempts, 10))
-        failing = Failing(attempts=attempts, next=self.now + pause, reason=reason[:100], message=words(message))
+        failing = Failing(
+            attempts=attempts, next=self.now + RETRIES.delay(attempts), reason=reason[:100], message=words(message)
+        )
         self.memory = self.memory.model_copy(update={"failing": failing})
         if not again or attempts >= MOST_ATTEMPTS:
             load = Load(one.work.scenario, one.work.concurrency)

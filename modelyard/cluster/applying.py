@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from modelyard.backoff import Backoff
 from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
@@ -29,6 +30,8 @@ from modelyard.objects.kinds import ResourceType
 logger = logging.getLogger(__name__)
 
 _HANDOVER_ATTEMPTS = 5
+CONFLICTS = Backoff(0.04)
+"""Delays between attempts to write what another writer changed meanwhile."""
 _WRITE_ONLY = {"stringData"}
 """Fields that the server takes in but never shows."""
 
@@ -161,7 +164,7 @@ class Applying:
             except Conflict:  # scaled or otherwise changed since it was read
                 if attempt == _HANDOVER_ATTEMPTS:
                     raise
-                await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))
+                await asyncio.sleep(CONFLICTS.delay(attempt, random.random()))
 
 
 def _without_given_up(live: Any, wanted: Any, applied: Object, theirs: list[Object]) -> Any:

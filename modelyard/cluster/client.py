@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from modelyard.cluster import applying, watching
+from modelyard.cluster.applying import CONFLICTS
 from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import Conflict, Invalid, NotFound, UnknownKind
@@ -266,7 +267,7 @@ class Cluster:
                     error.detail += f"; {attempt} attempts: another writer keeps changing this object"
                     raise
             current = None
-            await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))
+            await asyncio.sleep(CONFLICTS.delay(attempt, random.random()))
 
     # Scaling
 

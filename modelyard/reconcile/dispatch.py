@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from modelyard.backoff import Backoff
 from modelyard.objects import Key
 from modelyard.objects.documents import cut
 from modelyard.reconcile.plan import CLAIM, Plan, Ref, Subject
@@ -26,9 +27,8 @@ from modelyard.reconcile.status import is_due as is_status_due
 MOST_IN_A_BATCH = 50
 CHILD_PAUSE = 60.0
 """Seconds for which a child run is left to its parent, which creates it, and runs it again when it has failed."""
-FIRST_PAUSE = 15.0
-LONGEST_PAUSE = 600.0
-"""Seconds between attempts at the same thing: doubled from the first to the longest."""
+ATTEMPTS = Backoff(15.0, longest=600.0)
+"""Delays between attempts at the same thing."""
 
 PATIENCE = 600.0
 """Seconds after which a run that nobody waits for ends where it would only look on: what is under way goes on in the
@@ -269,7 +269,7 @@ def is_free(claim_text: str, runs: Mapping[str, RunFate], now: float) -> bool:
         return True
     run = runs.get(claim.run)
     if run is None:
-        return now >= _latest(now, claim.at) + FIRST_PAUSE
+        return now >= _latest(now, claim.at) + ATTEMPTS.first
     return run.ended is not None or run.queued is not None
 
 
@@ -280,7 +280,7 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
         return Claim("", wanted, 1, now)
     run = runs.get(before.run)
     if run is None:  # it was never created, which is no attempt; a claim of other work may be that of a child
-        pause = FIRST_PAUSE if before.fingerprint == wanted else CHILD_PAUSE
+        pause = ATTEMPTS.first if before.fingerprint == wanted else CHILD_PAUSE
         return Claim("", wanted, before.attempt, now) if now >= _latest(now, before.at) + pause else None
     if run.ended is None or (run.child and now < run.ended + CHILD_PAUSE):
         return None
@@ -300,8 +300,7 @@ def _latest(now: float, *moments: float) -> float:
 
 def pause_after(attempt: int, died: bool = False) -> float:
     """Seconds to wait after an attempt in vain; a run that just died is replaced at once, the first time."""
-    doublings = attempt - 1 - died
-    return 0.0 if doublings < 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(doublings, 30))
+    return ATTEMPTS.delay(attempt - died)
 
 
 def _key(members: Sequence[tuple[Subject, Claim]]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 
+from modelyard.backoff import Backoff
 from modelyard.router.bounded import body_of
 from modelyard.routing import tokens
 from modelyard.routing.configuration import AuthSettings
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 ASK_AGAIN = 30.0
 _TRIES = 3
-_PAUSE = 0.5
+_RETRIES = Backoff(0.5)
 _LARGEST = 1 << 20
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _MOST_KEPT = 10_000
@@ -65,7 +66,7 @@ class TokenAdmission:
         for attempt in range(_TRIES):
             if await self._renew():
                 break
-            await asyncio.sleep(_PAUSE * attempt)
+            await asyncio.sleep(_RETRIES.delay(attempt))
         task = asyncio.create_task(self._keep_fresh(), name="token-keys")
         try:
             yield self

@@ -22,6 +22,7 @@ from modelyard.autoscaling.live.demands import at_zero, wake_expressions
 from modelyard.autoscaling.live.pickers import TIMEOUT, PickerError, PickerReader, Pool, list_pools, pool_of
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.view import BindingView
+from modelyard.backoff import Backoff
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import MOST, Expression, Expressions
@@ -70,6 +71,7 @@ class Source:
     models: Mapping[Key, str] = field(default_factory=dict)
     shared: Collection[str] = ()
     """Models that several namespaces serve."""
+    failures: int = 0
     delay: float = 0.0
     next_at: float = 0.0
     said_at: float = float("-inf")
@@ -95,6 +97,7 @@ class Poller:
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
+        self._backoff = Backoff(interval, max(SLOWEST, interval))
         self._sources: dict[tuple[str, str], Source] = {}
         self._demand = asyncio.Event()
 
@@ -151,9 +154,10 @@ class Poller:
             source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
             raise
         if source.answer is None:
-            source.delay = min(max(2 * source.delay, self._interval), max(SLOWEST, self._interval))
+            source.failures += 1
         else:
-            source.delay = self._interval
+            source.failures = 0
+        source.delay = self._backoff.delay(source.failures + 1)
         if error is not None and error != source.error:
             log.warning("%s cannot be asked for waiting requests: %s", name, error)
         source.error = error
