@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 
 from modelyard.backoff import Backoff
-from modelyard.router.bounded import body_of
+from modelyard.metrics.bounded_connection import read_body
 from modelyard.routing import tokens
 from modelyard.routing.configuration import AuthSettings
 from modelyard.routing.errors import ErrorAnswer, unauthorized
@@ -142,7 +142,7 @@ class TokenAdmission:
             ):
                 if answer.status != 200:
                     raise ValueError(f"it answered with {answer.status}")
-                body = await body_of(answer, _LARGEST)
+                body = await read_body(answer, _LARGEST)
             keys = tokens.read_keys(body)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             logger.warning("the keys at auth.jwksUri cannot be renewed, %d are kept: %r", len(self._keys), error)

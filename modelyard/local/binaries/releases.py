@@ -12,20 +12,24 @@ import platform
 import re
 import shutil
 import tarfile
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from urllib3 import BaseHTTPResponse, Retry
+from urllib3.exceptions import HTTPError
 
 from modelyard.local.binaries import store
 from modelyard.local.binaries.store import Stages
 from modelyard.local.paths import BinaryNotFound
+from modelyard.models.errors import FetchError
+from modelyard.models.sources.http import HttpPool
 
 _PROBE_TIMEOUT = 3.0
 _READ_TIMEOUT = 60.0
 _CHUNK = 1024 * 1024
+_REDIRECTS = 5
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -122,12 +126,15 @@ def obtain(names: Iterable[str], progress: Callable[[str], None], releases: tupl
 
 
 @contextmanager
-def _opened(url: str, *, method: str = "GET", timeout: float = _READ_TIMEOUT) -> Iterator[IO[bytes]]:
+def _opened(url: str, *, method: str = "GET", timeout: float = _READ_TIMEOUT) -> Iterator[BaseHTTPResponse]:
     """What a site answers. Raises `Unreachable`, also when it breaks off."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=timeout) as answer:
+        pool = HttpPool(public=False, connect=timeout, read=timeout)
+        with pool.request(method, url, retries=Retry(_REDIRECTS, connect=0, read=0), preload_content=False) as answer:
+            if answer.status != 200:
+                raise Unreachable(f"{url}: HTTP {answer.status}")
             yield answer
-    except OSError as error:
+    except (HTTPError, FetchError, OSError) as error:
         raise Unreachable(f"{url}: {error}") from error
 
 

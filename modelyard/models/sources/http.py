@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,18 +42,28 @@ _RESET = re.compile(r"[;,]\s*t\s*=\s*(\d+)")
 
 
 class HttpPool:
-    """Connections to any host, which say where they have led before anything is sent; through the HTTPS proxy, if any.
+    """The synchronous HTTP client: connections check the address they have reached before anything is sent.
 
-    A proxy's own address is the administrator's choice and may be internal.
+    Requests go through the HTTPS proxy of the environment, if any, whose own address may be internal. ``context`` is
+    for servers of this machine, which are reached without it.
     """
 
-    def __init__(self, public: bool, *, parallel: int = 1, connect: float = 10, read: float = 60) -> None:
+    def __init__(
+        self,
+        public: bool,
+        *,
+        parallel: int = 1,
+        connect: float = 10,
+        read: float = 60,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         options: dict[str, Any] = {
             "maxsize": parallel,
             "timeout": urllib3.Timeout(connect=connect, read=read),
             "retries": False,
+            "ssl_context": context,
         }
-        self._proxy = read_proxy()
+        self._proxy = read_proxy() if context is None else None
         self._direct = urllib3.PoolManager(**options)
         self._direct.pool_classes_by_scheme = checked(public)
         self._proxied = (

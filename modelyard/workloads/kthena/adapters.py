@@ -14,7 +14,6 @@ from modelyard.workloads.kthena.files import AdapterFiles
 
 LOAD: Final = "/v1/load_lora_adapter"
 UNLOAD: Final = "/v1/unload_lora_adapter"
-LIST: Final = "/v1/models"
 _MOST: Final = 1000
 _LONGEST: Final = 2048
 
