@@ -185,9 +185,9 @@ class BenchmarkLook:
         since = probe.made_since(service, self.one) if service is not None else None
         if since is None or self.memory.began:
             return None
-        if self.now < since + probe.PATIENCE:
-            return replace(self._waits(waits.reason, str(waits)), due=since + probe.PATIENCE)
-        why = words(f"{waits.reason}: not ready within {probe.PATIENCE / 60:.0f} minutes: {waits}")
+        if self.now < since + probe.READY_WITHIN:
+            return replace(self._waits(waits.reason, str(waits)), due=since + probe.READY_WITHIN)
+        why = words(f"{waits.reason}: not ready within {probe.READY_WITHIN / 60:.0f} minutes: {waits}")
         self.memory = self._begun().model_copy(update={"failed": why, "ended": self.now})
         return RunDeeds(delete=tuple(self.delete))
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from modelyard.cli.options import HOME, Context, Files, UsageError, check_namespaces, warn
+from modelyard.cli.options import Context, Files, UsageError, check_namespaces, warn
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 app = typer.Typer(add_completion=False)
 
@@ -29,7 +30,7 @@ def gateway(
     ] = None,
     controller_namespace: Annotated[
         str, typer.Option(help="Namespace of the controller, where holders of model names are recorded.")
-    ] = HOME,
+    ] = CONTROLLER_NAMESPACE,
     context: Context = None,
 ) -> None:
     """Print InferencePools and HTTPRoutes that say the same; what they cannot say goes to standard error."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 CONTEXT = "MODELYARD_CONTEXT"
 """The variable with the kubeconfig context, for flows and child processes too."""
-HOME = "workload-variant-autoscaler-system"
-"""The controller's namespace, where nobody says otherwise."""
 WIDE = 10_000
 """Columns where nobody is watching: a pipe has no width, one line per row is what grep wants."""
 

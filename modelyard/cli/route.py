@@ -9,7 +9,8 @@ from typing import Annotated
 import orjson
 import typer
 
-from modelyard.cli.options import HOME, Context, UsageError, check_namespaces
+from modelyard.cli.options import Context, UsageError, check_namespaces
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 app = typer.Typer(help="Where requests for a model name go, and why.", add_completion=False, no_args_is_help=True)
 
@@ -33,7 +34,7 @@ def explain(
     ] = None,
     controller_namespace: Annotated[
         str, typer.Option(help="Namespace of the controller, where holders of model names are recorded.")
-    ] = HOME,
+    ] = CONTROLLER_NAMESPACE,
     context: Context = None,
 ) -> None:
     """Which route, rule and server take a request, and its pods with each scorer's points.

@@ -6,6 +6,7 @@ Begin with ``Cluster``. Built on the official ``kubernetes`` package's asyncio c
 from modelyard.cluster.client import Cluster as Cluster
 from modelyard.cluster.connection import ClusterSettings as ClusterSettings
 from modelyard.cluster.errors import (
+    WRITE_ATTEMPTS as WRITE_ATTEMPTS,
     AlreadyExists as AlreadyExists,
     ClusterError as ClusterError,
     Conflict as Conflict,

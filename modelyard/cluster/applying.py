@@ -19,9 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from modelyard.backoff import Backoff
 from modelyard.cluster.discovery import Discovery
-from modelyard.cluster.errors import Conflict, Invalid, NotFound
+from modelyard.cluster.errors import CONFLICTS, WRITE_ATTEMPTS, Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
 from modelyard.cluster.transport import APPLY_PATCH, MERGE_PATCH, ApiRequest, Transport
 from modelyard.objects.documents import in_order
@@ -29,9 +28,6 @@ from modelyard.objects.kinds import ResourceType
 
 logger = logging.getLogger(__name__)
 
-_HANDOVER_ATTEMPTS = 5
-CONFLICTS = Backoff(0.04)
-"""Delays between attempts to write what another writer changed meanwhile."""
 _WRITE_ONLY = {"stringData"}
 """Fields that the server takes in but never shows."""
 
@@ -144,7 +140,7 @@ class Applying:
 
     async def _hand_over_replicas(self, type: ResourceType, name: str, namespace: str | None) -> None:
         """If only the manager owns ``spec.replicas``, let a second manager own its present value too."""
-        for attempt in range(1, _HANDOVER_ATTEMPTS + 1):
+        for attempt in range(1, WRITE_ATTEMPTS + 1):
             try:
                 live = await self._get(type, name, namespace)
             except NotFound:
@@ -162,7 +158,7 @@ class Applying:
                 await replace(self, force=True, field_manager=f"{self.field_manager}-replicas")._send(type, claim)
                 return
             except Conflict:  # scaled or otherwise changed since it was read
-                if attempt == _HANDOVER_ATTEMPTS:
+                if attempt == WRITE_ATTEMPTS:
                     raise
                 await asyncio.sleep(CONFLICTS.delay(attempt, random.random()))
 

@@ -13,16 +13,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from modelyard.cluster import applying, watching
-from modelyard.cluster.applying import CONFLICTS
 from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.discovery import Discovery
-from modelyard.cluster.errors import Conflict, Invalid, NotFound, UnknownKind
+from modelyard.cluster.errors import CONFLICTS, WRITE_ATTEMPTS, Conflict, Invalid, NotFound, UnknownKind
 from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
 from modelyard.cluster.transport import JSON, MERGE_PATCH, METADATA, ApiRequest, Transport
 from modelyard.objects.kinds import PODS, ResourceType
-
-_STATUS_ATTEMPTS = 5
 
 
 class Cluster:
@@ -263,7 +260,7 @@ class Cluster:
             try:
                 return await self.merge_patch(type, name, patch, namespace, "status", timeout=timeout)
             except Conflict as error:
-                if attempt == _STATUS_ATTEMPTS:
+                if attempt == WRITE_ATTEMPTS:
                     error.detail += f"; {attempt} attempts: another writer keeps changing this object"
                     raise
             current = None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from modelyard.cluster.applying import dropped_fields
 from modelyard.cluster.client import Cluster
-from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from modelyard.cluster.errors import WRITE_ATTEMPTS, AlreadyExists, ClusterError, Conflict, NotFound
 from modelyard.cluster.objects import Object
 from modelyard.objects.documents import listed
 from modelyard.objects.kinds import CRDS
@@ -26,7 +26,6 @@ from modelyard.objects.kinds import CRDS
 logger = logging.getLogger(__name__)
 
 ESTABLISHED_TIMEOUT = 60.0
-_ATTEMPTS = 5
 _ANY = ".*"
 """Stands for every key of a map."""
 _UNTYPED = "x-kubernetes-preserve-unknown-fields"
@@ -161,7 +160,7 @@ def _warn_of_dropped(sent: Iterable[Object], stored: Iterable[Object]) -> None:
 
 async def _put(cluster: Cluster, manifest: Object) -> Object:
     name: str = manifest["metadata"]["name"]
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(WRITE_ATTEMPTS):
         try:
             current = await cluster.get(CRDS, name)
         except NotFound:
@@ -177,7 +176,7 @@ async def _put(cluster: Cluster, manifest: Object) -> Object:
         try:
             return await cluster.replace(CRDS, {**manifest, "metadata": metadata})
         except Conflict:
-            if attempt + 1 == _ATTEMPTS:
+            if attempt + 1 == WRITE_ATTEMPTS:
                 raise
     raise ClusterError(f"CustomResourceDefinition {name} appears and vanishes; is somebody else installing it?")
 

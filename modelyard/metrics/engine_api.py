@@ -16,11 +16,11 @@ from yarl import URL
 
 from modelyard.metrics.bounded_connection import read_body
 from modelyard.metrics.vocabulary import MODELS_PATH
+from modelyard.objects.limits import LONGEST_MODEL_NAME
 
 MODELS_BYTES = 1 << 18
 """Bytes of a list of models: vLLM needs 600 for each."""
 _MOST_MODELS = 1000
-_LONGEST_NAME = 256
 
 
 class EngineStatus(NamedTuple):
@@ -60,7 +60,7 @@ def model_names(listed: object) -> list[str]:
     if not isinstance(models, list):
         raise ValueError("the answer is no list of models")
     names = (model.get("id") for model in models[:_MOST_MODELS] if isinstance(model, Mapping))
-    return [name for name in names if isinstance(name, str) and len(name) <= _LONGEST_NAME]
+    return [name for name in names if isinstance(name, str) and len(name) <= LONGEST_MODEL_NAME]
 
 
 async def request_page(

@@ -28,7 +28,7 @@ SHOWN = 200
 SIMULATED = 3000
 """Requests of the simulated load, where they come in less than two minutes: of those."""
 MOST_SIMULATED = 200_000
-PATIENCE = 30.0
+ANSWER_WITHIN = 30.0
 """Seconds for which a request of the check may take longer than its time."""
 
 
@@ -73,7 +73,7 @@ async def check_service(cluster: Cluster, standing: OnboardStanding, seconds: fl
     async def there() -> list[Endpoint]:
         return [Endpoint(asked.name, url)]
 
-    wait, longest = PATIENCE * compression, (seconds + PATIENCE) * compression
+    wait, longest = ANSWER_WITHIN * compression, (seconds + ANSWER_WITHIN) * compression
     settings = ReplaySettings(model, compression, endpoint_wait=wait, request_timeout=longest, connect_anew=True)
     replay = Replay(trace, there, settings)
     return load_check("checked", asked, rate, replicas, trace.duration, columns(await replay.run()))
@@ -107,6 +107,6 @@ async def served_models(url: str) -> tuple[list[str], str]:
     """Return the models that answer there, or why it cannot be asked; a redirection is not followed."""
     try:
         async with open_session() as session:
-            return model_names(json.loads(await request_models(session, url, PATIENCE))), ""
+            return model_names(json.loads(await request_models(session, url, ANSWER_WITHIN))), ""
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
         return [], f"{type(error).__name__}: {str(error)[:200]}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
+
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
@@ -25,7 +27,7 @@ class RouterSettings:
     """Path of the configuration file; empty: the defaults."""
     namespaces: tuple[str, ...] = ()
     """Where its ModelRoutes and ModelServers are; none: everywhere."""
-    controller_namespace: str = "workload-variant-autoscaler-system"
+    controller_namespace: str = CONTROLLER_NAMESPACE
     """Place of the records of which namespace holds which model name; empty: none."""
     max_body: int = 32 * 2**20
     """Of a request; beyond: 413."""

@@ -14,6 +14,7 @@ from modelyard.models.errors import FetchError
 from modelyard.models.model_size import read_size, size_of
 from modelyard.models.storage_parameters import source_uri, storage_warnings
 from modelyard.objects.documents import cut, mapping, printable
+from modelyard.objects.limits import LONGEST_PROBLEM
 from modelyard.objects.parse import container_gpus
 from modelyard.resources import (
     BaseModel,
@@ -39,7 +40,6 @@ SINGLE, MULTI_NODE, SPLIT = "RawDeployment", "MultiNode", "PDDisaggregated"
 MODES = (SINGLE, MULTI_NODE, SPLIT)
 
 _MAX_ENTRIES = 500
-_MOST_TOLD = 500
 
 
 class Library(NamedTuple):
@@ -332,8 +332,8 @@ def _annotations(obj: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _wrong(error: Exception) -> str:
     if isinstance(error, ResourceInvalid):
-        return cut(printable("; ".join(f"{path}: {text}" for path, text in error.problems)), _MOST_TOLD)
-    return cut(printable(f"{type(error).__name__}: {error}"), _MOST_TOLD)
+        return cut(printable("; ".join(f"{path}: {text}" for path, text in error.problems)), LONGEST_PROBLEM)
+    return cut(printable(f"{type(error).__name__}: {error}"), LONGEST_PROBLEM)
 
 
 def _text(value: object) -> str:

@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import Final
 
 from modelyard.objects.documents import counted
+from modelyard.objects.limits import LARGEST_INTEGER
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.workloads import model_routes, names
 from modelyard.workloads.changes import Identity, Object, identity
-from modelyard.workloads.components import LARGEST_NUMBER, RAW, SERVERLESS, components, effective
+from modelyard.workloads.components import RAW, SERVERLESS, components, effective
 from modelyard.workloads.model_routes import Behind
 from modelyard.workloads.standing import makes_pods
 from modelyard.workloads.values import Body, ChildObject, Note, Rendered, plain
@@ -49,7 +50,7 @@ def is_canary(body: Object) -> bool:
 
 def share(replicas: int, percent: int) -> int:
     """Pods of a canary beside so many others."""
-    return min(max(1, round(replicas * percent / (100 - percent))), LARGEST_NUMBER) if percent and replicas else 0
+    return min(max(1, round(replicas * percent / (100 - percent))), LARGEST_INTEGER) if percent and replicas else 0
 
 
 def beside(

@@ -15,10 +15,9 @@ from modelyard.objects import Condition, Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile import dispatch as dispatching
 from modelyard.reconcile.dispatch import (
-    ATTEMPTS,
     EXPECTED_START,
-    MOST_ATTEMPTS,
     MOST_IN_A_BATCH,
+    RETRIES,
     Acting,
     Claim,
     RunFate,
@@ -113,8 +112,8 @@ def test_the_next_part_of_long_work_is_started_at_once() -> None:
 
 
 def test_the_next_claim_can_be_read_however_often_it_was_tried() -> None:
-    due = claimed(plan(), attempt=MOST_ATTEMPTS)
-    (start,) = dispatch([due], ONE, {"before": RunFate(NOW)}, NOW + ATTEMPTS.longest)
+    due = claimed(plan(), attempt=999_999)
+    (start,) = dispatch([due], ONE, {"before": RunFate(NOW)}, NOW + RETRIES.longest)
     ((_, claim),) = start.claims
     assert Claim.read(str(claim)) == claim
 
@@ -317,7 +316,7 @@ def test_nothing_is_started_twice_and_nothing_is_forgotten(those: list[Any], bat
     assert all(claim.run == start.key for start in starts for _, claim in start.claims)
     busy = {one.subject.ref for one in plans if known.get((Claim.read(one.subject.claim) or ("",))[0]) == ALIVE}
     assert not busy & set(started)
-    late = dispatch(plans, acting, known, NOW + ATTEMPTS.longest)
+    late = dispatch(plans, acting, known, NOW + RETRIES.longest)
     reached = {subject.ref for start in late for subject, _ in start.claims}
     assert reached == {one.subject.ref for one in plans if one.acts} - busy
 
