@@ -32,6 +32,7 @@ from modelyard.benchmarks.world import (
     read_spec,
     words,
 )
+from modelyard.models.legs import STARTING
 from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Key, Namespace
 from modelyard.objects.kinds import JOBS, NAMESPACES
@@ -48,9 +49,6 @@ MOST_ANEW: Final = 3
 """Times that all runs are made anew since the service is not what it was."""
 RETRIES = Backoff(30.0, longest=600.0)
 """Delays between two attempts."""
-STARTING: Final = 60.0
-"""Seconds for which a run of the flow stays for a pod to begin, or for a Job to be gone: after that the wait is for a
-node, a quota or an image, and the series goes on with another run of the flow."""
 SAYING: Final = 30.0
 """Seconds after a Job's end for which its pod's report may be on its way here."""
 LARGEST_SPEC: Final = 16 * 1024

@@ -7,7 +7,6 @@ Kthena runs for this. The engine is asked when somebody asks, and nothing but it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 TIMEOUT = 5.0
 """Seconds that the engine may take for its page."""
-LARGEST = 32 << 20
-"""Bytes of the engine's page."""
 AT_ONCE = 8
 """Pages in memory at once."""
 
@@ -45,26 +42,19 @@ def create_app(source: str, names: str) -> web.Application:
     from aiohttp import web
 
     from modelyard.metrics.engine_api import request_page
+    from modelyard.metrics.scrape import MAX_BODY
     from modelyard.workloads.kthena.unified import with_unified
 
-    sessions: list[aiohttp.ClientSession] = []
     places = asyncio.Semaphore(AT_ONCE)
-
-    async def connected(_: web.Application) -> AsyncIterator[None]:
-        async with aiohttp.ClientSession(auto_decompress=False) as session:
-            sessions[:] = [session]
-            yield
 
     async def health(_: web.Request) -> web.Response:
         return web.json_response({"status": "healthy"})
 
     async def page(_: web.Request) -> web.Response:
-        if places.locked():
-            return web.Response(status=503, text="too many requests at once; try again\n")
         async with places:
             try:
-                async with asyncio.timeout(TIMEOUT):
-                    raw = await request_page(sessions[0], source, LARGEST)
+                async with asyncio.timeout(TIMEOUT), aiohttp.ClientSession(auto_decompress=False) as session:
+                    raw = await request_page(session, source, MAX_BODY)
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 why = str(error) or type(error).__name__
                 return web.Response(status=502, text=f"the engine's metrics at {source} cannot be read: {why}\n")
@@ -72,6 +62,5 @@ def create_app(source: str, names: str) -> web.Application:
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     app = web.Application()
-    app.cleanup_ctx.append(connected)
     app.add_routes([web.get("/health", health), web.get("/metrics", page)])
     return app

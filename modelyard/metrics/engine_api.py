@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import aiohttp
 from yarl import URL
@@ -23,27 +22,17 @@ MODELS_BYTES = 1 << 18
 _MOST_MODELS = 1000
 
 
-class EngineStatus(NamedTuple):
-    """Status line of an answer."""
-
-    status: int
-    reason: str
-
-
 async def request_status(
     session: aiohttp.ClientSession, url: str, paths: Sequence[str], seconds: float
-) -> EngineStatus:
-    """Return the answer at the first of the paths that the engine has (404: it does not); that of the last otherwise.
-
-    Each answer may take ``seconds``.
-    """
-    found = EngineStatus(404, "Not Found")
+) -> tuple[int, str]:
+    """Return status and reason at the first of the paths that is not 404. Each answer may take ``seconds``."""
+    status, reason = 404, "Not Found"
     for path in paths:
         async with asyncio.timeout(seconds), session.get(url + path, allow_redirects=False) as answer:
-            found = EngineStatus(answer.status, answer.reason or "")
-        if found.status != 404:
+            status, reason = answer.status, answer.reason or ""
+        if status != 404:
             break
-    return found
+    return status, reason
 
 
 async def request_models(session: aiohttp.ClientSession, url: str, seconds: float) -> bytes:

@@ -35,8 +35,7 @@ _BROKEN = re.compile(r"exit code [12]\b")
 """Ends of a program that could not report: options it does not know, or a module that cannot be loaded."""
 _SETTINGS = f"ConfigMap {CONFIG_MAP}"
 STARTING = 60.0
-"""Seconds for which a run stays for a Job whose pod does not run: after that the wait is for a node, a quota or an
-image, and goes on without a run."""
+"""Seconds for which a run waits for a Job's pod to start or end; a longer wait is for a node, a quota or an image."""
 GONE_AFTER = 600.0
 """Seconds after which a node that is not ready holds up nobody's deletion."""
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 from modelyard.autoscaling.fleet import Fleet, shared_models
 from modelyard.autoscaling.live.bindings.objects import BindingSpec
 from modelyard.autoscaling.live.demands import at_zero, wake_expressions
-from modelyard.autoscaling.live.pickers import TIMEOUT, PickerError, PickerReader, Pool, list_pools, pool_of
+from modelyard.autoscaling.live.pickers import LOOK_AGAIN, TIMEOUT, PickerError, PickerReader, Pool, list_pools, pool_of
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.view import BindingView
 from modelyard.backoff import Backoff
@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 INTERVAL = 1.0
 SLOWEST = 30.0
 """Seconds between two questions to a source that keeps failing or has nothing to say."""
-LOOK_AGAIN = 30.0
-"""Seconds after which InferencePools are looked up again."""
 FRESH = 5.0
 """Seconds after which a reading is not handed to a tick any more."""
 

@@ -24,12 +24,10 @@ from modelyard.local.binaries import store
 from modelyard.local.binaries.store import Stages
 from modelyard.local.paths import BinaryNotFound
 from modelyard.models.errors import FetchError
-from modelyard.models.sources.http import HttpPool
+from modelyard.models.sources.http import CHUNK, HttpPool
 
 _PROBE_TIMEOUT = 3.0
 _READ_TIMEOUT = 60.0
-_CHUNK = 1024 * 1024
-_REDIRECTS = 5
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -130,7 +128,7 @@ def _opened(url: str, *, method: str = "GET", timeout: float = _READ_TIMEOUT) ->
     """What a site answers. Raises `Unreachable`, also when it breaks off."""
     try:
         pool = HttpPool(public=False, connect=timeout, read=timeout)
-        with pool.request(method, url, retries=Retry(_REDIRECTS, connect=0, read=0), preload_content=False) as answer:
+        with pool.request(method, url, retries=Retry(5, connect=0, read=0), preload_content=False) as answer:
             if answer.status != 200:
                 raise Unreachable(f"{url}: HTTP {answer.status}")
             yield answer
@@ -143,7 +141,7 @@ def _checksum(release: Release, architecture: str) -> str:
         return release.checksums[architecture]
     name = release.url.format(arch=architecture).rpartition("/")[2]
     with _opened(release.checksum_file) as answer:
-        text = answer.read(_CHUNK).decode("utf-8", "replace")
+        text = answer.read(CHUNK).decode("utf-8", "replace")
     found = re.search(rf"(?m)^([0-9a-f]{{64}})\s+\*?{re.escape(name)}$", text)
     if found is None:
         raise BinaryNotFound(f"{release.checksum_file} has no checksum of {name}")
@@ -153,7 +151,7 @@ def _checksum(release: Release, architecture: str) -> str:
 def _download(url: str, target: Path, checksum: str, algorithm: str) -> None:
     digest = hashlib.new(algorithm)
     with _opened(url) as answer, target.open("wb") as stream:
-        while chunk := answer.read(_CHUNK):
+        while chunk := answer.read(CHUNK):
             digest.update(chunk)
             stream.write(chunk)
     if digest.hexdigest() != checksum:
@@ -172,4 +170,4 @@ def _extract(archive: Path, member: str, target: Path) -> None:
         if source is None:
             raise BinaryNotFound(f"{archive.name} holds no {member}")
         with source, target.open("wb") as stream:
-            shutil.copyfileobj(source, stream, _CHUNK)
+            shutil.copyfileobj(source, stream, CHUNK)

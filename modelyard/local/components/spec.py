@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from urllib3.exceptions import HTTPError
+import urllib3
 
 from modelyard.local.paths import InstancePaths, LocalClusterError
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.slots import Ports
-from modelyard.models.sources.http import HttpPool
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,11 @@ class NotReady(Exception):
 
 
 @cache
-def _pool(ca: Path | None, client: tuple[Path, Path] | None) -> HttpPool:
+def _pool(ca: Path | None, client: tuple[Path, Path] | None) -> urllib3.PoolManager:
     context = ssl.create_default_context(cafile=ca)
     if client is not None:
         context.load_cert_chain(*client)
-    return HttpPool(public=False, connect=_TIMEOUT, read=_TIMEOUT, context=context)
+    return urllib3.PoolManager(ssl_context=context, timeout=_TIMEOUT, retries=False)
 
 
 def http_ok(
@@ -85,7 +84,7 @@ def http_ok(
     def check() -> None:
         try:
             answer = _pool(ca, client).request("GET", url)
-        except HTTPError as error:
+        except urllib3.exceptions.HTTPError as error:
             raise NotReady(f"{url}: {error}") from error
         text = answer.data.decode("utf-8", "replace")
         if answer.status != 200:

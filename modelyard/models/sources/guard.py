@@ -25,7 +25,7 @@ def guarded(public: bool, refused: list[FetchError], budget: ListingBudget | Non
 
     ``budget`` counts what a listing asks for. In a tunnel each change from answer to request counts as a request.
     """
-    pool = HttpPool(public, read=_SILENCE)
+    pool = HttpPool(public)
     server = ThreadingHTTPServer(
         ("127.0.0.1", 0),
         type(

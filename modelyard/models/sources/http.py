@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,8 @@ from modelyard.models.sources import RangesIgnored, check_address, check_host
 from modelyard.models.sources.proxies import read_proxy
 
 CHUNK = 1 << 20
+TOKEN_LIMIT = 1 << 16
+"""Bytes of an answer with a token."""
 _FIRST_READ = 64 << 10
 """Bytes that are read at once in the beginning."""
 _SLOW_READ = 1.0
@@ -42,28 +43,18 @@ _RESET = re.compile(r"[;,]\s*t\s*=\s*(\d+)")
 
 
 class HttpPool:
-    """The synchronous HTTP client: connections check the address they have reached before anything is sent.
+    """Our synchronous HTTP client: connections check the address they have reached before anything is sent.
 
-    Requests go through the HTTPS proxy of the environment, if any, whose own address may be internal. ``context`` is
-    for servers of this machine, which are reached without it.
+    Requests go through the HTTPS proxy of the environment, if any, whose own address may be internal.
     """
 
-    def __init__(
-        self,
-        public: bool,
-        *,
-        parallel: int = 1,
-        connect: float = 10,
-        read: float = 60,
-        context: ssl.SSLContext | None = None,
-    ) -> None:
+    def __init__(self, public: bool, *, parallel: int = 1, connect: float = 10, read: float = 60) -> None:
         options: dict[str, Any] = {
             "maxsize": parallel,
             "timeout": urllib3.Timeout(connect=connect, read=read),
             "retries": False,
-            "ssl_context": context,
         }
-        self._proxy = read_proxy() if context is None else None
+        self._proxy = read_proxy()
         self._direct = urllib3.PoolManager(**options)
         self._direct.pool_classes_by_scheme = checked(public)
         self._proxied = (

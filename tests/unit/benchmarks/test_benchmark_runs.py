@@ -10,10 +10,11 @@ import pytest
 from benchmark_world import NOW, Benchmarks, run
 
 from modelyard.benchmarks.charts import MOST_DRAWN, PERCENTILES, THROUGHPUT, draw
-from modelyard.benchmarks.series import MOST_ANEW, MOST_ATTEMPTS, RETRIES, STARTING
+from modelyard.benchmarks.series import MOST_ANEW, MOST_ATTEMPTS, RETRIES
 from modelyard.benchmarks.story import line
 from modelyard.benchmarks.values import MeasurementReport
 from modelyard.benchmarks.world import MEMORY, MOST_RUNS, RE_RUN, TOKENIZER, Memory
+from modelyard.models.legs import STARTING
 from modelyard.reconcile.dispatch import with_awaited_run
 
 LATER = NOW + 3600

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from modelyard.cli import engine_metrics
 from modelyard.cli.engine_metrics import create_app
+from modelyard.metrics import scrape
 from modelyard.workloads.kthena.unified import with_unified
 
 PAGE = """\
@@ -148,7 +148,7 @@ def test_an_engine_without_a_page_is_502(monkeypatch: pytest.MonkeyPatch) -> Non
     with relay(Engine(status=404)) as url:
         assert get(f"{url}/metrics") == (502, get(f"{url}/metrics")[1])
         assert "HTTP status 404" in get(f"{url}/metrics")[1]
-    monkeypatch.setattr(engine_metrics, "LARGEST", 10)
+    monkeypatch.setattr(scrape, "MAX_BODY", 10)
     with relay(Engine()) as url:
         assert get(f"{url}/metrics")[0] == 502
     with relaying("http://127.0.0.1:1/metrics") as url:
