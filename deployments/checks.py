@@ -67,6 +67,8 @@ def settings_problems() -> list[str]:
 
 async def authentication_problems(client: PrefectClient, open_allowed: bool = False) -> list[str]:
     """A server that lets us not in, or one of another machine that lets anybody in, unless ``open_allowed``."""
+    import aiohttp
+
     from modelyard.cluster.connection import is_loopback  # the worker, which imports this module, needs no client
 
     asked = f"{str(client.api_url).rstrip('/')}/admin/version"
@@ -78,12 +80,13 @@ async def authentication_problems(client: PrefectClient, open_allowed: bool = Fa
         raise
     if open_allowed or is_loopback(client.api_url.host):
         return []
-    async with httpx.AsyncClient(timeout=10) as stranger:
-        try:
-            answer = await stranger.get(asked)
-        except httpx.HTTPError:
-            return []
-    if not answer.is_success:
+    stranger = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10), trust_env=True)
+    try:
+        async with stranger, stranger.get(asked, allow_redirects=False) as answer:
+            lets_in = 200 <= answer.status < 300
+    except (aiohttp.ClientError, TimeoutError):
+        return []
+    if not lets_in:
         return []
     return [
         f"{client.api_url} lets anybody in, who could then run any command where the worker runs. Start the server "

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-import httpx
+import urllib3
 
 from modelyard.local.paths import tail
 from modelyard.local.processes import Startable, spawn
@@ -84,8 +84,8 @@ class ChildProcess(Startable):
     def healthy(self) -> bool:
         """Return whether it says that it is well."""
         try:
-            return not self._health or httpx.get(self._health, timeout=2, trust_env=False).status_code == 200
-        except httpx.HTTPError:
+            return not self._health or urllib3.request("GET", self._health, timeout=2, retries=False).status == 200
+        except urllib3.exceptions.HTTPError:
             return False
 
     def kill(self) -> None:

@@ -20,6 +20,7 @@ from deployments.demo.scenario import SHOWN, Scenario
 from deployments.profile import POOL, PREFECT_FILE
 from modelyard.cli import options
 from modelyard.cli.main import app, main as run_command
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 
 class PoolType(StrEnum):
@@ -169,7 +170,7 @@ def bootstrap(
     ] = None,
     namespace: Annotated[
         str, typer.Option("-n", "--namespace", help="Namespace of the runs' pods (type kubernetes).")
-    ] = options.HOME,
+    ] = CONTROLLER_NAMESPACE,
     image: Annotated[str | None, typer.Option(help="Image of the runs' pods (type kubernetes).")] = None,
     prefect_file: Annotated[Path, typer.Option(help="What to deploy.", show_default="ours")] = PREFECT_FILE,
     autoscale: Annotated[

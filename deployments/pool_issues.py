@@ -22,13 +22,13 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Cancelled, Crashed, Running
 
+from modelyard.backoff import Backoff
 from modelyard.cluster import Renewal
 
 UNRESPONSIVE = "Unresponsive"
 """Name of the state of type CRASHED of runs without a sign of life, also in ``deployments/automations.yaml``."""
-RETRY_AFTER = 5.0
-"""Seconds until a shift may have its next run, if it still lacks one; twice as long each time, up to the maximum."""
-MAX_RETRY_AFTER = 300.0
+STARTS = Backoff(5.0, longest=300.0)
+"""Delays until a shift may have its next run, if it still lacks one."""
 CLAIMED_WITHIN = 180.0
 """Seconds within which a claimed run has infrastructure; on a busy cluster it may take a while to create a Job."""
 STARTED_WITHIN = 60.0
@@ -72,17 +72,17 @@ class ShiftBackoff:
     """Pauses before a shift may have its next runs: twice as long each time that it still lacks one."""
 
     def __init__(self) -> None:
-        self._pauses: dict[UUID, tuple[datetime, float]] = {}
+        self._pauses: dict[UUID, tuple[datetime, int]] = {}
 
     def allow(self, missing: Iterable[MissingRuns], now: datetime) -> list[MissingRuns]:
         """Return those that may have their runs now. The pauses of a shift that lacks none start over."""
-        pauses = {each.shift.id: self._pauses.get(each.shift.id, (now, RETRY_AFTER)) for each in missing}
+        pauses = {each.shift.id: self._pauses.get(each.shift.id, (now, 0)) for each in missing}
         # A pause that would last longer than the longest was set before the clock was set back.
-        latest = now + timedelta(seconds=MAX_RETRY_AFTER)
+        latest = now + timedelta(seconds=STARTS.longest)
         allowed = [each for each in missing if not now < pauses[each.shift.id][0] <= latest]
         for each in allowed:
-            pause = pauses[each.shift.id][1]
-            pauses[each.shift.id] = now + timedelta(seconds=pause), min(2 * pause, MAX_RETRY_AFTER)
+            starts = pauses[each.shift.id][1] + 1
+            pauses[each.shift.id] = now + timedelta(seconds=STARTS.delay(starts)), starts
         self._pauses = pauses
         return allowed
 

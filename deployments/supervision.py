@@ -33,8 +33,8 @@ from deployments.orphans import OrphanSearch, processes_of_runs
 from deployments.pool_issues import (
     PARENTS,
     RESUMED_FOR,
-    RETRY_AFTER,
     SOON,
+    STARTS,
     PoolIssues,
     Renewals,
     ShiftBackoff,
@@ -84,7 +84,7 @@ class Supervision:
                 run = await self._client.create_flow_run_from_deployment(
                     shift.id,
                     name=f"missing shift of {shift.name}",
-                    idempotency_key=f"missing/{shift.id}/{now.timestamp() // RETRY_AFTER}/{number}",
+                    idempotency_key=f"missing/{shift.id}/{now.timestamp() // STARTS.first}/{number}",
                 )
                 repairs.append(f"Created {run.name} ({run.id}): it lacks a writer or a standby")
         return issues, repairs

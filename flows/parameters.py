@@ -13,6 +13,7 @@ from flows.forms import Unseen
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.benchmarks.compare import parse_condition
 from modelyard.objects.documents import first_of
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 from modelyard.onboarding.request import OnboardInput
 from modelyard.replay.request import ReplayRequest
 from modelyard.routing.rolling import RouteRollOut
@@ -20,8 +21,6 @@ from modelyard.routing.rolling import RouteRollOut
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 OBJECT = r"^[^/]+/[^/]+$"
 
-HOME = "workload-variant-autoscaler-system"
-"""Namespace of the controller, where it is not said otherwise."""
 
 Namespace = Annotated[str, Field(max_length=63, pattern=NAME)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
@@ -112,7 +111,7 @@ class ReconcileParameters(ShiftSettings):
     )
     shift_seconds: ShiftSeconds = 1800
     lease_name: LeaseName = "modelyard-reconcile"
-    lease_namespace: Namespace = Field(HOME, description="namespace of the Lease")
+    lease_namespace: Namespace = Field(CONTROLLER_NAMESPACE, description="namespace of the Lease")
     namespaces: list[str] = Field(default_factory=list, description="only these namespaces; empty: all")
 
 
@@ -140,7 +139,9 @@ class RunParameters(BaseModel):
         True, description="stay until the work is done, up to the time limit; unset: do what can be done now, and end"
     )
     timeout_seconds: Timeout = 12 * 3600
-    controller_namespace: Namespace = Field(HOME, description="namespace of Modelyard's own ConfigMaps and Jobs")
+    controller_namespace: Namespace = Field(
+        CONTROLLER_NAMESPACE, description="namespace of Modelyard's own ConfigMaps and Jobs"
+    )
 
 
 class LifecycleParameters(RunParameters):

@@ -10,7 +10,7 @@ from prefect.runtime import flow_run
 
 from flows.parameters import LifecycleParameters, RunParameters
 from modelyard.objects import Key
-from modelyard.reconcile.dispatch import PATIENCE
+from modelyard.reconcile.dispatch import UNATTENDED_SECONDS
 from modelyard.reconcile.run_view import Acted
 from tasks.claims import claim
 from tasks.reconcile import BY_ID
@@ -44,7 +44,7 @@ class RunOrder(NamedTuple):
         named = not parameters.run
         keys = [Key(parameters.namespace, parameters.name)] if named else list(map(key_named, parameters.objects))
         stays = not run and parameters.wait
-        seconds = parameters.timeout_seconds if stays or _has_parent() else PATIENCE
+        seconds = parameters.timeout_seconds if stays or _has_parent() else UNATTENDED_SECONDS
         return cls(ref, keys, not run, stays, seconds, flow_run.run_count or 1)
 
     @classmethod

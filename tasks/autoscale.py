@@ -16,7 +16,7 @@ from modelyard.autoscaling.decision import TickDecision
 from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.reconcile.report import TickReport
-from tasks.stage import BACK_OFF, STAGE, in_time, shared
+from tasks.stage import READ_DELAYS, STAGE, in_time, shared
 
 
 @dataclass(eq=False)
@@ -33,8 +33,8 @@ class Tick:
     name="collect",
     task_run_name="collect at {at:%H:%M:%S}",
     timeout_seconds=60,
-    retries=len(BACK_OFF),
-    retry_delay_seconds=list(BACK_OFF),
+    retries=len(READ_DELAYS),
+    retry_delay_seconds=READ_DELAYS,
     retry_condition_fn=in_time,
     **STAGE,
 )

@@ -31,6 +31,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run, task_run
 from prefect.states import AwaitingRetry, Pending
 
+from modelyard.backoff import Backoff
 from modelyard.cluster import Cluster
 from modelyard.objects import ResourceType
 from modelyard.reconcile.dispatch import Claim, child_claim, is_own_key
@@ -41,8 +42,8 @@ from tasks.reconcile import CHILD_RETRIES
 
 EVERY = 2.0
 """Seconds between two looks at a child's state."""
-FIRST_PAUSE = 10.0
-"""Seconds until a child that failed is retried, three times as long the second time; one that crashed is at once."""
+RETRIES = Backoff(10.0, factor=3.0)
+"""Delays until a child that failed is retried; one that crashed is retried at once."""
 MOST_CHILDREN = CHILD_RETRIES + 2
 """Children of one parent for one object: whoever deletes it, or changes its claim, makes another one necessary."""
 TOO_MANY = (
@@ -101,7 +102,7 @@ async def follow_child(child: ChildKind, obj: Mapping[str, Any], home: str) -> C
         if run.run_count > CHILD_RETRIES:
             ended = f"{state.type.value.lower()} {run.run_count} times: {state.message}"
             return ChildState(False, f"flow run {run.name!r} {ended}")
-        pause = 0.0 if state.is_crashed() else FIRST_PAUSE * 3.0 ** (run.run_count - 1)
+        pause = 0.0 if state.is_crashed() else RETRIES.delay(run.run_count)
         get_run_logger().warning("Retrying flow run %s in %.0f s: %s", run.name, pause, state.message)
         await _retry(client, run, pause)
         return ChildState()

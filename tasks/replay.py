@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from prefect import task
+from prefect.tasks import exponential_backoff
 
 from modelyard.replay.compare import Batch, BatchResult, replay as replay_here
 from modelyard.replay.output import write_report
@@ -98,7 +99,7 @@ async def replay_batch(batch: str) -> None:
     task_run_name="write the report to {out}",
     tags=TAGS,
     retries=2,
-    retry_delay_seconds=2,
+    retry_delay_seconds=exponential_backoff(2),
     **STAGE,
 )
 async def write_reports(out: str, rate: float) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import httpx
+import aiohttp
 from prefect import task
 from prefect.artifacts import MarkdownArtifact
 
 from modelyard.cluster import PODS
 from modelyard.hosts import HostsFile
+from modelyard.metrics.engine_api import request_status
 from modelyard.objects import Key, parse
 from modelyard.objects.documents import few, listed
 from modelyard.reconcile.object_result import ObjectResult
@@ -85,18 +86,14 @@ async def ask(
 ) -> EngineAnswer:
     """Ask the engine at an address which models it serves, or whether it is well; the next path after each 404."""
     url, answer = hosts.located(address) if hosts is not None else address, EngineAnswer()
-    async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT, follow_redirects=False, trust_env=False) as client:
+    async with aiohttp.ClientSession() as session:
         for attempt in range(attempts):
             await asyncio.sleep(min(attempt, 1))
-            for path in paths:
-                try:
-                    async with asyncio.timeout(ANSWER_TIMEOUT), client.stream("GET", url + path) as response:
-                        said = f"{response.status_code} {response.reason_phrase}"
-                        answer = EngineAnswer(response.status_code, said, address)
-                except (TimeoutError, httpx.HTTPError) as error:
-                    answer = EngineAnswer(0, f"{EngineAnswer().words}: {type(error).__name__}", address)
-                if answer.status != 404:
-                    break
+            try:
+                status, reason = await request_status(session, url, paths, ANSWER_TIMEOUT)
+                answer = EngineAnswer(status, f"{status} {reason}", address)
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+                answer = EngineAnswer(0, f"{EngineAnswer().words}: {type(error).__name__}", address)
             if answer.well:
                 break
     return answer

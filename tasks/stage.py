@@ -13,13 +13,14 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.runtime import flow_run
+from prefect.tasks import exponential_backoff
 
 from modelyard.cluster import Unavailable
 
 T = TypeVar("T")
 
-BACK_OFF = (0.5, 2.0)
-"""Seconds before the first and the second retry of a stage that reads."""
+READ_DELAYS = exponential_backoff(0.5)(2)
+"""Seconds before each retry of a stage that reads."""
 _AWAY = (Unavailable, TimeoutError, httpx.TransportError)
 
 STAGE: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
@@ -34,7 +35,7 @@ async def _was_away(task: Task[..., Any], task_run: TaskRun, state: State[Any]) 
     return state.name != "TimedOut" and isinstance(await state.aresult(raise_on_failure=False), _AWAY)
 
 
-RETRIED = {**STAGE, "retries": 3, "retry_delay_seconds": [1, 5, 15], "retry_condition_fn": _was_away}
+RETRIED = {**STAGE, "retries": 3, "retry_delay_seconds": exponential_backoff(3), "retry_condition_fn": _was_away}
 """For the steps of a lifecycle that talk to the cluster."""
 BRIEF = {**RETRIED, "timeout_seconds": 300}
 """For tasks that read and write some objects and wait for nothing."""
@@ -68,4 +69,4 @@ async def in_time(task: Task[..., Any], task_run: TaskRun, state: State[Any]) ->
     After it the next tick is the retry.
     """
     context = TaskRunContext.get()
-    return context is not None and time.monotonic() + BACK_OFF[-1] < context.parameters["until"]
+    return context is not None and time.monotonic() + READ_DELAYS[-1] < context.parameters["until"]

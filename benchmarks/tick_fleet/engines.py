@@ -9,11 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import urllib3
 from aiohttp import web
 from fleet_fixture import MetricSource
 
@@ -131,9 +131,9 @@ class PageServer:
         self._process = subprocess.Popen([sys.executable, "-c", code, self.folder])
         for _ in range(200):
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=1):
-                    return self
-            except OSError:
+                urllib3.request("GET", f"http://127.0.0.1:{self.port}/metrics", timeout=1, retries=False)
+                return self
+            except urllib3.exceptions.HTTPError:
                 time.sleep(0.05)
         raise RuntimeError("the server of the engines' pages did not start")
 

@@ -11,13 +11,12 @@ from typing import NamedTuple
 from modelyard.autoscaling.settings import Compatibility, FleetSettings, Mode
 from modelyard.objects import Notice
 from modelyard.objects.documents import shown
+from modelyard.objects.limits import LARGEST_INTEGER
 
 MIN_REPLICAS = "modelyard.dev/min-replicas"
 MAX_REPLICAS = "modelyard.dev/max-replicas"
 ACTUATION = "modelyard.dev/actuation"
 COMPATIBILITY = "modelyard.dev/compatibility"
-MOST_REPLICAS = 2**31 - 1
-"""What ``spec.replicas`` can hold."""
 
 
 class CompatibilityRules(NamedTuple):
@@ -79,8 +78,8 @@ def handling_of(annotations: Mapping[str, str], default: Handling) -> Handling:
         text = annotations.get(name)
         if text is None:
             return None
-        if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= MOST_REPLICAS):
-            refuse(name, f"must be a whole number from {least} to {MOST_REPLICAS}")
+        if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= LARGEST_INTEGER):
+            refuse(name, f"must be a whole number from {least} to {LARGEST_INTEGER}")
             return None
         return int(text)
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.metrics.values import Allowed
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 
 class Mode(StrEnum):
@@ -56,7 +57,7 @@ class FleetSettings(BaseModel):
     )
     dry_run: bool = Field(False, description="decide and explain, write nothing")
     controller_namespace: str = Field(
-        "workload-variant-autoscaler-system", min_length=1, description="namespace of the global ConfigMaps"
+        CONTROLLER_NAMESPACE, min_length=1, description="namespace of the global ConfigMaps"
     )
     controller_instance: str | None = Field(
         None,

@@ -26,11 +26,12 @@ from modelyard.benchmarks import datasets, program, records, results
 from modelyard.benchmarks.outputs import checked_name, open_output
 from modelyard.benchmarks.preflight import check_measurement
 from modelyard.benchmarks.program import MeasureError, without
-from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, Measurement, MeasurementReport
+from modelyard.benchmarks.values import MeasuredRun, Measurement, MeasurementReport
 from modelyard.hosts import HostsFile
 from modelyard.models.errors import FetchError, unexpected as unexpected_fault
 from modelyard.models.sources import check_host
 from modelyard.models.sources.http import HttpPool
+from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
 from modelyard.objects.parse import timestamp
 from modelyard.workloads.values import Refusal
 
@@ -38,7 +39,7 @@ Say = Callable[[str], None]
 ASKED = "measurement.json"
 TRIED_TOKENS = 4
 """Tokens of the answer to the request that goes before a run."""
-PATIENCE = 60.0
+ANSWER_WITHIN = 60.0
 """Seconds within which an endpoint answers one small request."""
 STARTS, ENDS = 600, 300
 """Seconds that the program may take before and after it measures; on a slow disk it loads for minutes."""
@@ -95,7 +96,7 @@ def unexpected(error: Exception, hidden: tuple[str, ...] = ()) -> MeasureError:
 
 def fitted(report: MeasurementReport) -> str:
     """The report as JSON, cut where a container's termination message ends."""
-    while len(body := report.model_dump_json().encode()) > REPORT_LIMIT:
+    while len(body := report.model_dump_json().encode()) > TERMINATION_MESSAGE_BYTES:
         report = report.model_copy(update={"message": report.message[: max(0, len(report.message) * 3 // 4)]})
     return body.decode()
 
@@ -197,7 +198,7 @@ def probe(asked: Measurement, key: str) -> None:
     headers = {"Authorization": f"Bearer {key or program.NO_KEY}", "Content-Type": "application/json"}
     try:
         check_host(url, asked.public)
-        answer = HttpPool(asked.public, read=PATIENCE).request(
+        answer = HttpPool(asked.public, read=ANSWER_WITHIN).request(
             "POST", url + path, body=json.dumps(body), headers=headers, redirect=False, preload_content=False
         )
         with contextlib.closing(answer):
@@ -205,7 +206,7 @@ def probe(asked: Measurement, key: str) -> None:
     except FetchError as error:
         raise MeasureError("EndpointRefused", f"endpoint {url}: {error}") from None
     except urllib3.exceptions.ReadTimeoutError:
-        raise _silent(asked, f"no answer within {PATIENCE:.0f} s") from None
+        raise _silent(asked, f"no answer within {ANSWER_WITHIN:.0f} s") from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0][:300]
         raise MeasureError(
@@ -224,7 +225,7 @@ def probe(asked: Measurement, key: str) -> None:
 
 
 def _bounded(answer: urllib3.BaseHTTPResponse) -> bytes:
-    body, deadline = bytearray(), time.monotonic() + PATIENCE
+    body, deadline = bytearray(), time.monotonic() + ANSWER_WITHIN
     for piece in answer.stream(_LINE):
         body += piece
         if len(body) > 1 << 20 or b"data: [DONE]" in body:

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from modelyard.benchmarks.program import MeasureError
-from modelyard.benchmarks.values import Output
+from modelyard.benchmarks.values import LARGEST_FILE, Output
 from modelyard.models.errors import FetchError
 from modelyard.models.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, is_account, parse
 
-LARGEST = 128 << 20
-"""Bytes of one file that is read back."""
 MOST = 20_000
 """Files that are looked at below one name."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -103,8 +101,8 @@ class FolderStore:
         """A file of bounded size."""
         path = self._folder / checked_name(name)
         with _disk(self._called(name)):
-            if path.stat().st_size > LARGEST:
-                raise MeasureError("ResultTooLarge", f"{self._called(name)}: more than {LARGEST} bytes")
+            if path.stat().st_size > LARGEST_FILE:
+                raise MeasureError("ResultTooLarge", f"{self._called(name)}: more than {LARGEST_FILE} bytes")
             return path.read_bytes()
 
     def names(self, below: str) -> list[str]:
@@ -161,7 +159,7 @@ class BucketStore:
     def read(self, name: str) -> bytes:
         """An object of bounded size."""
         with self._explained(name):
-            return self._store.get(self._key(name), LARGEST)
+            return self._store.get(self._key(name), LARGEST_FILE)
 
     def names(self, below: str) -> list[str]:
         """Their names below the place of results, not the bucket's keys."""

@@ -19,7 +19,7 @@ from modelyard.workloads.world import INFERENCE_SERVICES, StoredService
 
 MADE: Final = "modelyard.dev/benchmark-probe"
 """Annotation of a probe: the uid of its BenchmarkJob and the time of its creation (epoch seconds)."""
-PATIENCE: Final = 1800.0
+READY_WITHIN: Final = 1800.0
 """Seconds within which a probe must be ready."""
 _NOT_COPIED: Final = frozenset(
     (CLAIM, FAILED, "kubectl.kubernetes.io/last-applied-configuration", "ome.io/enable-prometheus-scraping")

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.benchmarks.program import BATCHED, FOLDER, MeasureError, refuse_constant, without
-from modelyard.benchmarks.values import FASTEST_TOKEN, MOST, LatencySpread, MeasuredRun, Measurement
+from modelyard.benchmarks.values import FASTEST_TOKEN, LARGEST_FILE, MOST, LatencySpread, MeasuredRun, Measurement
 
-LARGEST = 128 << 20
-"""Bytes of a file of the program that are read."""
 METADATA = "experiment_metadata.json"
 IMPLAUSIBLE, BUFFERED = "ImplausibleResult", "StreamBuffered"
 """Reasons: figures that cannot be true; answers that do not arrive token by token."""
@@ -29,10 +27,10 @@ _LOST = 0
 def load(path: Path) -> dict[str, Any]:
     """A JSON object of the program. Raises ``MeasureError``."""
     size = path.stat().st_size
-    if size > LARGEST:
+    if size > LARGEST_FILE:
         raise MeasureError(
             "ResultTooLarge",
-            f"{path.name} has {size} bytes, more than {LARGEST}; lower maxRequestsPerIteration or look at what the"
+            f"{path.name} has {size} bytes, more than {LARGEST_FILE}; lower maxRequestsPerIteration or look at what the"
             " endpoint answers",
         )
     try:

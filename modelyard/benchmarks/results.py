@@ -24,12 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelyard.benchmarks.outputs import FolderStore, ResultStore, open_output
 from modelyard.benchmarks.program import MeasureError
-from modelyard.benchmarks.values import LatencySpread, MeasuredRun, MeasuredServer, Output
+from modelyard.benchmarks.values import LARGEST_FILE, LatencySpread, MeasuredRun, MeasuredServer, Output
 from modelyard.benchmarks.world import benchmark
 
 RUN, RUNS, SUMMARY, HISTORY, TRENDS = "run.json", "runs", "summary.csv", "history", "trends"
-LARGEST = 16 << 20
-"""Bytes of a file of results that is read."""
 _MOST_IN_TREND = 60
 _SPREADS = ("latency", "ttft", "itl")
 _TEXTS = ("reference", "service", "model", "engine", "gpu_type", "scenario", "started")
@@ -145,8 +143,8 @@ def load(source: str, environ: Mapping[str, str] = os.environ) -> BenchmarkResul
 
 def _each(files: Sequence[Path]) -> Iterable[RunRecord]:
     for file in files:
-        if file.stat().st_size > LARGEST:
-            raise MeasureError("ResultTooLarge", f"{file}: more than {LARGEST} bytes")
+        if file.stat().st_size > LARGEST_FILE:
+            raise MeasureError("ResultTooLarge", f"{file}: more than {LARGEST_FILE} bytes")
         body = file.read_bytes()
         if file.suffix == ".parquet":
             yield from (_unflat(row, file) for row in _parquet_rows(body, file))

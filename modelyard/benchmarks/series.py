@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from modelyard.backoff import Backoff
 from modelyard.benchmarks import probe
 from modelyard.benchmarks.records import IMPLAUSIBLE
 from modelyard.benchmarks.render import job, measurement
@@ -31,6 +32,7 @@ from modelyard.benchmarks.world import (
     read_spec,
     words,
 )
+from modelyard.models.legs import STARTING
 from modelyard.models.settings import DeliverySettings
 from modelyard.objects import Key, Namespace
 from modelyard.objects.kinds import JOBS, NAMESPACES
@@ -45,11 +47,8 @@ MOST_ATTEMPTS: Final = 5
 """Times that one run is tried."""
 MOST_ANEW: Final = 3
 """Times that all runs are made anew since the service is not what it was."""
-FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0
-"""Seconds between two attempts: doubled from the first to the longest."""
-STARTING: Final = 60.0
-"""Seconds for which a run of the flow stays for a pod to begin, or for a Job to be gone: after that the wait is for a
-node, a quota or an image, and the series goes on with another run of the flow."""
+RETRIES = Backoff(30.0, longest=600.0)
+"""Delays between two attempts."""
 SAYING: Final = 30.0
 """Seconds after a Job's end for which its pod's report may be on its way here."""
 LARGEST_SPEC: Final = 16 * 1024
@@ -184,9 +183,9 @@ class BenchmarkLook:
         since = probe.made_since(service, self.one) if service is not None else None
         if since is None or self.memory.began:
             return None
-        if self.now < since + probe.PATIENCE:
-            return replace(self._waits(waits.reason, str(waits)), due=since + probe.PATIENCE)
-        why = words(f"{waits.reason}: not ready within {probe.PATIENCE / 60:.0f} minutes: {waits}")
+        if self.now < since + probe.READY_WITHIN:
+            return replace(self._waits(waits.reason, str(waits)), due=since + probe.READY_WITHIN)
+        why = words(f"{waits.reason}: not ready within {probe.READY_WITHIN / 60:.0f} minutes: {waits}")
         self.memory = self._begun().model_copy(update={"failed": why, "ended": self.now})
         return RunDeeds(delete=tuple(self.delete))
 
@@ -355,8 +354,9 @@ class BenchmarkLook:
         if one.work.attempt < before.attempts or self.memory.ended:
             return
         attempts = before.attempts + 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(before.attempts, 10))
-        failing = Failing(attempts=attempts, next=self.now + pause, reason=reason[:100], message=words(message))
+        failing = Failing(
+            attempts=attempts, next=self.now + RETRIES.delay(attempts), reason=reason[:100], message=words(message)
+        )
         self.memory = self.memory.model_copy(update={"failing": failing})
         if not again or attempts >= MOST_ATTEMPTS:
             load = Load(one.work.scenario, one.work.concurrency)

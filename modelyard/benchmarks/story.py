@@ -22,7 +22,6 @@ from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
 
 PENDING, RUNNING, COMPLETED, FAILED = "Pending", "Running", "Completed", "Failed"
 ACCEPTED, DONE = "Accepted", "Completed"
-_MOST = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def _completed(here: Here, now: float) -> str | None:
 def _conditions(here: Here) -> tuple[Condition, Condition]:
     memory, generation = here.memory, here.one.subject.generation
     if here.refused:
-        accepted = Condition(ACCEPTED, "False", here.reason, cut(here.message, _MOST), generation)
+        accepted = Condition(ACCEPTED, "False", here.reason, here.message, generation)
     elif here.changed:
         what = "goes on as it began" if not memory.ended else "the results are of what it asked for before"
         said = f"the spec has changed since it began (generation {memory.generation}): {what}; to measure anew give the"
@@ -108,11 +107,11 @@ def _conditions(here: Here) -> tuple[Condition, Condition]:
     if memory.ended and not memory.failed:
         done = Condition(DONE, "True", "AllRunsMeasured", _count(here), generation)
     elif memory.ended:
-        done = Condition(DONE, "False", "RunFailed", cut(memory.failed, _MOST), generation)
+        done = Condition(DONE, "False", "RunFailed", memory.failed, generation)
     else:
         failed = here.one.subject.failed
         reason, message = ("ApplyFailed", failed) if failed else (here.reason, here.message)
-        done = Condition(DONE, "False", reason or "Measuring", cut(f"{_count(here)}; {message}", _MOST), generation)
+        done = Condition(DONE, "False", reason or "Measuring", f"{_count(here)}; {message}", generation)
     return accepted, done
 
 

@@ -20,8 +20,8 @@ MEASUREMENT = "MEASUREMENT"
 """The variable that holds the ``Measurement``."""
 DATASET_TOKEN = "DATASET_TOKEN"
 """The variable with the token of a data set that its ``parameters`` have; that of a Secret is in a mounted folder."""
-REPORT_LIMIT = 4096
-"""Bytes that a container's termination message may have."""
+LARGEST_FILE = 128 << 20
+"""Bytes of one file of results that is read."""
 MOST_ERRORS = 0.01
 """Share of a run's requests that may fail."""
 

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from modelyard.benchmarks.values import REPORT_LIMIT, MeasuredRun, MeasurementReport
+from modelyard.benchmarks.values import MeasuredRun, MeasurementReport
 from modelyard.models.running import JobEnd, container_words, job_end
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, mapping, printable
+from modelyard.objects.limits import LONGEST_PROBLEM, TERMINATION_MESSAGE_BYTES
 from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
 from modelyard.reconcile.memory import Count, Seconds, parse_memory
 from modelyard.reconcile.plan import CLAIM, FAILED, OfSubject, Subject
@@ -43,10 +44,8 @@ LABEL, TARGET, WORK = "modelyard.dev/benchmark", "modelyard.dev/benchmark-target
 """Labels of a run's Job (the uid of its BenchmarkJob; what it measures, as a hash), and its annotation: which run."""
 MOST_RUNS: Final = 100
 """Runs of one BenchmarkJob: what they measured is kept with the object."""
-MOST_TOLD = 1000
-"""Characters of one message of others that are kept."""
 
-Text = Annotated[str, Field(max_length=MOST_TOLD)]
+Text = Annotated[str, Field(max_length=LONGEST_PROBLEM)]
 
 
 class Waits(Exception):
@@ -125,7 +124,7 @@ def benchmark(obj: Object) -> StoredBenchmark:
         damaged,
         annotations.get(RE_RUN, "")[:100],
         annotations.get(PROBE_OF, "")[:253],
-        annotations.get(TOKENIZER, "")[:MOST_TOLD],
+        annotations.get(TOKENIZER, "")[:LONGEST_PROBLEM],
         FAILED in annotations,
         tuple(metadata.get("finalizers") or ()),
     )
@@ -213,7 +212,7 @@ class RunPod:
     @property
     def report(self) -> MeasurementReport | None:
         """What was measured, or why nothing was; ``None`` where nothing can be read."""
-        if len(self.said.encode()) > REPORT_LIMIT:
+        if len(self.said.encode()) > TERMINATION_MESSAGE_BYTES:
             return None
         try:
             return MeasurementReport.model_validate_json(self.said)
@@ -257,7 +256,7 @@ def engine_pod(obj: Object) -> EnginePod | None:
 
 def words(text: str) -> str:
     """A text of others, on one line and cut."""
-    return cut(printable(text), MOST_TOLD)
+    return cut(printable(text), LONGEST_PROBLEM)
 
 
 def digest(*parts: object) -> str:

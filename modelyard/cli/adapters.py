@@ -41,18 +41,21 @@ def adapters(
 
 def converge(listed: Path, root: Path, engine: str) -> list[str]:
     """One look: what is missing is fetched and loaded, what is too much unloaded. What failed; it is tried again."""
-    import urllib3
+    from urllib3.exceptions import HTTPError
 
+    from modelyard.metrics.vocabulary import MODELS_PATH
     from modelyard.models import node
     from modelyard.models.errors import FetchError
+    from modelyard.models.sources.http import HttpPool
     from modelyard.workloads.kthena import adapters as decided
 
-    http, failures = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(connect=5, read=TIMEOUT)), []
+    failures: list[str] = []
     try:
+        http = HttpPool(public=False, connect=5, read=TIMEOUT)
         wanted = decided.wanted(listed.read_text("utf-8") if listed.exists() else "[]", str(root))
-        answer = http.request("GET", f"{engine}{decided.LIST}", timeout=10)
+        answer = http.request("GET", f"{engine}{MODELS_PATH}", timeout=10)
         there = decided.loaded(answer.json()) if answer.status == 200 else None
-    except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
+    except (OSError, ValueError, FetchError, HTTPError) as error:
         return [f"cannot look: {type(error).__name__}: {str(error)[:500]}"]
     if there is None:
         return [f"the engine's list of models is not there: status {answer.status}"]
@@ -64,7 +67,7 @@ def converge(listed: Path, root: Path, engine: str) -> list[str]:
                 request = node.FetchRequest(files.source, root, files.path, key, reuse=True)
                 node.fetch(request, node.Report(), node.Progress(lambda line: None))
             answer = http.request("POST", f"{engine}{call.path}", json=dict(call.body))
-        except (OSError, FetchError, urllib3.exceptions.HTTPError) as error:
+        except (OSError, FetchError, HTTPError) as error:
             failures.append(f"adapter {name}: {str(error)[:500] or type(error).__name__}")
             continue
         if answer.status >= 300:

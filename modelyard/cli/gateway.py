@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from modelyard.cli.options import HOME, Context, Controller, Files, Namespaces, UsageError, check_namespaces, warn
+from modelyard.cli.options import Context, Controller, Files, Namespaces, UsageError, check_namespaces, warn
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 app = typer.Typer(add_completion=False)
 
@@ -25,7 +26,7 @@ def gateway(
         typer.Option(help="The picker leaves the model's name in the body as it is: print InferenceModelRewrites too."),
     ] = False,
     namespace: Namespaces = None,
-    controller_namespace: Controller = HOME,
+    controller_namespace: Controller = CONTROLLER_NAMESPACE,
     context: Context = None,
 ) -> None:
     """Print InferencePools and HTTPRoutes that say the same; what they cannot say goes to standard error."""

@@ -20,7 +20,8 @@ from typer.core import TyperCommand
 
 from modelyard import __version__
 from modelyard.cli import convert, plan
-from modelyard.cli.options import HOME, Context, RunFlow, warn
+from modelyard.cli.options import Context, RunFlow, warn
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 OWN = ("modelyard", "tasks", "flows", "deployments")
 """Packages whose errors are meant for people."""
@@ -101,7 +102,7 @@ def exporter(
             "Unset: modelyard-autoscale and modelyard-reconcile; '' for none."
         ),
     ] = None,
-    lease_namespace: Annotated[str, typer.Option(help="Where these Leases are.")] = HOME,
+    lease_namespace: Annotated[str, typer.Option(help="Where these Leases are.")] = CONTROLLER_NAMESPACE,
     context: Context = None,
 ) -> None:
     """Serve wva_desired_replicas and its companions from the status of the resources, until stopped."""

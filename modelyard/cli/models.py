@@ -12,7 +12,8 @@ import typer
 from rich.text import Text
 
 from modelyard.cli import options
-from modelyard.cli.options import HOME, PAIR, Context, Controller, UsageError, pairs
+from modelyard.cli.options import PAIR, Context, Controller, UsageError, pairs
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 app = typer.Typer(help="Models: their files on the nodes, and why they are where they are.", add_completion=False)
 
@@ -65,7 +66,7 @@ def add(
 def why(
     name: Annotated[str, typer.Argument(help="Name of the model.")],
     namespace: Namespace = "",
-    controller_namespace: Controller = HOME,
+    controller_namespace: Controller = CONTROLLER_NAMESPACE,
     context: Context = None,
 ) -> None:
     """Explain why the model is as it is: its conditions, every node, what happens next. Exit code 1: it is refused."""

@@ -32,8 +32,6 @@ CONTEXT = "MODELYARD_CONTEXT"
 RunFlow = Callable[[str, dict[str, Any]], None]
 """Runs a flow by its name and parameters in this terminal, and ends the command with its exit code."""
 PAIR = "KEY=VALUE"
-HOME = "workload-variant-autoscaler-system"
-"""The controller's namespace, where nobody says otherwise."""
 WIDE = 10_000
 """Columns where nobody is watching: a pipe has no width, one line per row is what grep wants."""
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from modelyard.cli.options import HOME, Context, Form, Output, UsageError, console, grid, print_document, warn
+from modelyard.cli.options import Context, Form, Output, UsageError, console, grid, print_document, warn
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.sizing.fit import Fit, Point
@@ -51,7 +52,7 @@ def fit(
         str | None, typer.Option(metavar="NAMESPACE/NAME", help="Give this VariantAutoscaling the profile.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the profile in the library, for reuse.")] = False,
-    namespace: Library = HOME,
+    namespace: Library = CONTROLLER_NAMESPACE,
     output: Form = Output.TABLE,
     context: Context = None,
 ) -> None:
@@ -104,7 +105,7 @@ def show(
         str | None,
         typer.Argument(help="A VariantAutoscaling, NAMESPACE/NAME, or a profile of the library; unset: all."),
     ] = None,
-    namespace: Library = HOME,
+    namespace: Library = CONTROLLER_NAMESPACE,
     output: Form = Output.TABLE,
     context: Context = None,
 ) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 import urllib3
 
 from modelyard.models.errors import FetchError
-from modelyard.models.sources.http import HttpPool
+from modelyard.models.sources.http import TOKEN_LIMIT, HttpPool
 from modelyard.objects.documents import cut, mapping, printable
 from modelyard.runtimes.images import DOCKER_HUB, ImageReference
 
@@ -36,8 +36,6 @@ MANIFESTS = ", ".join(
 CONNECT, READ = 10.0, 30.0
 """Seconds."""
 _REDIRECTS = 3
-_ANSWER = 1 << 20
-"""Bytes of a token's answer that are read."""
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -110,8 +108,8 @@ class Registries:
 
     def _request(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         answer = self._pool.request(method, url, headers=headers, redirect=False, preload_content=False)
-        body = answer.read(_ANSWER)
-        if len(body) == _ANSWER:
+        body = answer.read(TOKEN_LIMIT)
+        if len(body) == TOKEN_LIMIT:
             answer.close()
         else:
             answer.release_conn()

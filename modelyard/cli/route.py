@@ -9,7 +9,8 @@ from typing import Annotated
 import orjson
 import typer
 
-from modelyard.cli.options import HOME, Context, Controller, Namespaces, UsageError, check_namespaces
+from modelyard.cli.options import Context, Controller, Namespaces, UsageError, check_namespaces
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 app = typer.Typer(help="Where requests for a model name go, and why.", add_completion=False, no_args_is_help=True)
 
@@ -29,7 +30,7 @@ def explain(
     path: Annotated[str, typer.Option(help="Path of the request.")] = "/v1/chat/completions",
     prompt: Annotated[str, typer.Option(help="Text of the request, of which its tokens are estimated.")] = "",
     namespace: Namespaces = None,
-    controller_namespace: Controller = HOME,
+    controller_namespace: Controller = CONTROLLER_NAMESPACE,
     context: Context = None,
 ) -> None:
     """Which route, rule and server take a request, and its pods with each scorer's points.

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from modelyard.cli import options
-from modelyard.cli.options import HOME, Context, Controller, Output, UsageError, print_document, warn
+from modelyard.cli.options import Context, Controller, Output, UsageError, print_document, warn
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this 
 
 @app.callback(invoke_without_command=True)
 def services(
-    typed: typer.Context, namespace: Namespace = "", controller_namespace: Controller = HOME, context: Context = None
+    typed: typer.Context,
+    namespace: Namespace = "",
+    controller_namespace: Controller = CONTROLLER_NAMESPACE,
+    context: Context = None,
 ) -> None:
     """All InferenceServices and Models, one a line: model, runtime, pods, where they answer, and what is missing."""
     if typed.invoked_subcommand is None:
@@ -53,7 +57,7 @@ def services(
 def why(
     name: Annotated[str, typer.Argument(help="Name of the service.")],
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Its namespace.")] = "default",
-    controller_namespace: Controller = HOME,
+    controller_namespace: Controller = CONTROLLER_NAMESPACE,
     context: Context = None,
 ) -> None:
     """Explain why a service is as it is: model, runtime, components, pods. Exit code 1: it is refused."""
@@ -196,7 +200,9 @@ def outcome(service: Manifest, found: Sequence[Manifest], kubernetes: Sequence[s
     from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
     from modelyard.workloads.values import refused
 
-    lifecycle: RollOut = ModelRollOut(HOME) if service.kind == "Model" else ServiceRollOut(HOME)
+    lifecycle: RollOut = (
+        ModelRollOut(CONTROLLER_NAMESPACE) if service.kind == "Model" else ServiceRollOut(CONTROLLER_NAMESPACE)
+    )
     world = world_for(lifecycle, [manifest.body for manifest in found], served_kinds(found, kubernetes))
     stored = world[lifecycle.about].get(service.key)
     if stored is None:

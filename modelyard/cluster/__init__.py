@@ -6,6 +6,7 @@ Begin with ``Cluster``. Built on the official ``kubernetes`` package's asyncio c
 from modelyard.cluster.client import Cluster
 from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.errors import (
+    WRITE_ATTEMPTS,
     AlreadyExists,
     ClusterError,
     Conflict,

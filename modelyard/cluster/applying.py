@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from modelyard.cluster.discovery import Discovery
-from modelyard.cluster.errors import Conflict, Invalid, NotFound
+from modelyard.cluster.errors import CONFLICTS, WRITE_ATTEMPTS, Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
 from modelyard.cluster.transport import APPLY_PATCH, MERGE_PATCH, ApiRequest, Transport
 from modelyard.objects.kinds import ResourceType
 from modelyard.objects.old_servers import warn_of_dropped_fields
-
-_HANDOVER_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ class Applying:
 
     async def _hand_over_replicas(self, type: ResourceType, name: str, namespace: str | None) -> None:
         """If only the manager owns ``spec.replicas``, let a second manager own its present value too."""
-        for attempt in range(1, _HANDOVER_ATTEMPTS + 1):
+        for attempt in range(1, WRITE_ATTEMPTS + 1):
             try:
                 live = await self._get(type, name, namespace)
             except NotFound:
@@ -151,9 +149,9 @@ class Applying:
                 await replace(self, force=True, field_manager=f"{self.field_manager}-replicas")._send(type, claim)
                 return
             except Conflict:  # scaled or otherwise changed since it was read
-                if attempt == _HANDOVER_ATTEMPTS:
+                if attempt == WRITE_ATTEMPTS:
                     raise
-                await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))
+                await asyncio.sleep(CONFLICTS.delay(attempt, random.random()))
 
 
 def _without_given_up(live: Any, wanted: Any, applied: Object, theirs: list[Object]) -> Any:

@@ -15,14 +15,12 @@ from typing import Any
 from modelyard.cluster import applying, watching
 from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.discovery import Discovery
-from modelyard.cluster.errors import Conflict, Invalid, NotFound, UnknownKind
+from modelyard.cluster.errors import CONFLICTS, WRITE_ATTEMPTS, Conflict, Invalid, NotFound, UnknownKind
 from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
 from modelyard.cluster.transport import JSON, MERGE_PATCH, METADATA, ApiRequest, Transport
 from modelyard.objects.kinds import PODS, ResourceType
 from modelyard.objects.old_servers import warn_of_dropped_fields
-
-_STATUS_ATTEMPTS = 5
 
 
 class Cluster:
@@ -263,11 +261,11 @@ class Cluster:
             try:
                 return await self.merge_patch(type, name, patch, namespace, "status", timeout=timeout)
             except Conflict as error:
-                if attempt == _STATUS_ATTEMPTS:
+                if attempt == WRITE_ATTEMPTS:
                     error.detail += f"; {attempt} attempts: another writer keeps changing this object"
                     raise
             current = None
-            await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))
+            await asyncio.sleep(CONFLICTS.delay(attempt, random.random()))
 
     # Scaling
 

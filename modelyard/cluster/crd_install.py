@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from modelyard.cluster.client import Cluster
-from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from modelyard.cluster.errors import WRITE_ATTEMPTS, AlreadyExists, ClusterError, Conflict, NotFound
 from modelyard.cluster.objects import Object
 from modelyard.objects.documents import listed
 from modelyard.objects.kinds import CRDS
 from modelyard.objects.old_servers import warn_of_dropped_schemas
 
 ESTABLISHED_TIMEOUT = 60.0
-_ATTEMPTS = 5
 _ANY = ".*"
 """Stands for every key of a map."""
 _UNTYPED = "x-kubernetes-preserve-unknown-fields"
@@ -139,7 +138,7 @@ async def install_crds(cluster: Cluster, manifests: Iterable[Object], *, force: 
 
 async def _put(cluster: Cluster, manifest: Object) -> Object:
     name: str = manifest["metadata"]["name"]
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(WRITE_ATTEMPTS):
         try:
             current = await cluster.get(CRDS, name)
         except NotFound:
@@ -155,7 +154,7 @@ async def _put(cluster: Cluster, manifest: Object) -> Object:
         try:
             return await cluster.replace(CRDS, {**manifest, "metadata": metadata})
         except Conflict:
-            if attempt + 1 == _ATTEMPTS:
+            if attempt + 1 == WRITE_ATTEMPTS:
                 raise
     raise ClusterError(f"CustomResourceDefinition {name} appears and vanishes; is somebody else installing it?")
 

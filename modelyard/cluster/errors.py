@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from modelyard.backoff import Backoff
+
 
 class Cause(NamedTuple):
     """One field the server did not accept."""
@@ -63,6 +65,11 @@ class AlreadyExists(ClusterError):
 
 class Conflict(ClusterError):
     """The object changed since it was read, or another field manager owns a field."""
+
+
+WRITE_ATTEMPTS = 5
+CONFLICTS = Backoff(0.04)
+"""Attempts to write an object that other writers keep changing, and the delays between them."""
 
 
 class TooOld(ClusterError):

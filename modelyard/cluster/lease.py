@@ -26,7 +26,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from modelyard.cluster.client import Cluster
-from modelyard.cluster.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
+from modelyard.cluster.errors import WRITE_ATTEMPTS, AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from modelyard.cluster.holder import Holder
 from modelyard.cluster.objects import Object
 from modelyard.objects.kinds import LEASES, PODS
@@ -38,8 +38,6 @@ SETTLE_AFTER = 2.0
 """Seconds after the end of a holder's process until the server has carried out, or refused, what that had sent."""
 STANDBY_RETRY = 2.0
 """Seconds from one try to become the standby to the next."""
-_ATTEMPTS = 5
-"""Tries against others who change the same object, before one renewal or release counts as failed."""
 
 
 class Lease:
@@ -166,7 +164,7 @@ class Lease:
                     else:
                         await self._write(lease, {"renewTime": _micro_time(), "leaseDurationSeconds": self.duration})
                 except (Conflict, NotFound, AlreadyExists):  # somebody else touched the object, perhaps only a label
-                    if attempt == _ATTEMPTS:
+                    if attempt == WRITE_ATTEMPTS:
                         raise
                 else:
                     self._renewed_at = sent_at
@@ -186,7 +184,7 @@ class Lease:
             # Not only when we hold it: after an acquire() that was cancelled the record may bear our name as well.
             self._reached_out = False
             try:
-                for _ in range(_ATTEMPTS):
+                for _ in range(WRITE_ATTEMPTS):
                     lease = await self._read()
                     if lease is None or self._observed.get("holderIdentity") != self.identity:
                         return

@@ -22,6 +22,7 @@ import orjson
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.config.config_exception import ConfigException
 
+from modelyard.backoff import Backoff
 from modelyard.cluster.clock import ServerClock
 from modelyard.cluster.connection import ClusterSettings, load_configuration
 from modelyard.cluster.errors import ClusterError, NotConfigured, TooLarge, Unauthorized, Unavailable, from_answer
@@ -138,7 +139,7 @@ class Transport:
         settings = self.settings
         began = time.monotonic()
         deadline = began + (settings.call_timeout if request.timeout is None else request.timeout)
-        pause, attempt, reloaded = settings.retry_delay, 0, False
+        backoff, attempt, reloaded = Backoff(settings.retry_delay), 0, False
         while True:
             attempt += 1
             used = self._client
@@ -150,13 +151,12 @@ class Transport:
                 reloaded = True
             except Unavailable as error:
                 error.attempts = attempt
-                wait = max(pause * random.uniform(1, 1.1), error.retry_after or 0)
+                wait = max(backoff.delay(attempt, random.uniform(1, 1.1)), error.retry_after or 0)
                 repeatable = (request.idempotent or error.untouched) and not error.permanent
                 if not repeatable or attempt >= settings.retry_steps or time.monotonic() + wait >= deadline:
                     raise
                 logger.debug("%s; next try in %.2f s", error, wait)
                 await asyncio.sleep(wait)
-                pause *= 2
 
     async def _try(self, client: Any, request: ApiRequest, deadline: float) -> bytes:
         limit = self.settings.request_timeout if request.try_timeout is None else request.try_timeout

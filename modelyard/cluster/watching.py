@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from modelyard.backoff import Backoff
 from modelyard.cluster.connection import ClusterSettings
 from modelyard.cluster.errors import (
     ClusterError,
@@ -153,26 +154,26 @@ class _Pause:
     """Growing, jittered pauses between tries to reconnect; tells the log once when it begins and once when it ends."""
 
     def __init__(self, settings: ClusterSettings, shown: str) -> None:
-        self._settings = settings
+        self._backoff = Backoff(settings.retry_delay, longest=_LONGEST_PAUSE)
+        self._failures = 0
         self._shown = shown
-        self._next = settings.retry_delay
         self._since: float | None = None
 
     async def after(self, error: ClusterError) -> None:
         if self._since is None:
             self._since = time.monotonic()
             logger.warning("watch %s: interrupted, reconnecting: %s", self._shown, error)
-        wait = self._next * random.uniform(0.75, 1.25)
+        self._failures += 1
+        wait = self._backoff.delay(self._failures, random.uniform(0.75, 1.25))
         if isinstance(error, Unavailable) and error.retry_after:
             wait = max(wait, error.retry_after)
         await asyncio.sleep(wait)
-        self._next = min(2 * self._next, _LONGEST_PAUSE)
 
     def over(self) -> None:
         if self._since is not None:
             logger.info("watch %s: resumed after %.1f s", self._shown, time.monotonic() - self._since)
         self._since = None
-        self._next = self._settings.retry_delay
+        self._failures = 0
 
     @property
     def lasted(self) -> float:

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+MAX_BODY: Final = 32 * 1024 * 1024
+"""Bytes of the body of a request."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:

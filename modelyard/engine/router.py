@@ -16,11 +16,11 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from modelyard.engine.config import MAX_BODY
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.objects.urls import describe_url_problem
 from modelyard.ports import describe_listen_error
 
-_MAX_BODY: Final = 32 * 1024 * 1024
 _TRIES: Final = 5
 _PAUSE: Final = 0.2
 
@@ -31,7 +31,7 @@ class PrefillDecodeRouter:
     def __init__(self, prefill: str, decode: str) -> None:
         self._prefill, self._decode = prefill.rstrip("/"), decode.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
-        self.app = web.Application(client_max_size=_MAX_BODY)
+        self.app = web.Application(client_max_size=MAX_BODY)
         self.app.add_routes(
             [
                 web.post("/v1/chat/completions", self._generate),

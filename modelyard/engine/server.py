@@ -26,7 +26,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from modelyard.engine.config import EngineConfig
+from modelyard.engine.config import MAX_BODY, EngineConfig
 from modelyard.engine.core import EngineCore, Rejected
 from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.openai import Answer, ApiError, Generation, models_body, parse_adapter, parse_generation
@@ -34,7 +34,6 @@ from modelyard.engine.request import EventKind, Request
 from modelyard.engine.stats import EngineStats
 from modelyard.metrics.vocabulary import ENGINES
 
-_MAX_BODY: Final = 32 * 1024 * 1024
 # Wall seconds; timers of an event loop are not much finer.
 _LEAST_SLEEP: Final = 0.001
 _STREAM_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -120,7 +119,7 @@ class EngineServer:
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.app = web.Application(client_max_size=_MAX_BODY)
+        self.app = web.Application(client_max_size=MAX_BODY)
         self.app.add_routes(
             [
                 web.post("/v1/chat/completions", partial(self._generate, chat=True)),

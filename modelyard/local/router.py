@@ -12,11 +12,12 @@ import yaml
 
 from modelyard.cluster import CONFIG_MAPS, NAMESPACES, AlreadyExists, Cluster
 from modelyard.local.paths import LocalClusterError
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 from modelyard.workloads.settings import CONFIG_MAP
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "deployments/kubernetes/router.yaml"
 """There in a checkout."""
-ADDRESS = "http://modelyard-router.workload-variant-autoscaler-system.svc:8080"
+ADDRESS = f"http://modelyard-router.{CONTROLLER_NAMESPACE}.svc:8080"
 
 
 def manifests(replicas: int, arguments: Sequence[str] = ()) -> Iterator[dict[str, Any]]:

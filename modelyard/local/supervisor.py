@@ -18,6 +18,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from modelyard.backoff import Backoff
 from modelyard.local import certificates, processes, state
 from modelyard.local.components import starting_order
 from modelyard.local.components.spec import ClusterContext, ComponentSpec, NotReady
@@ -27,8 +28,7 @@ from modelyard.local.settings import Component, StackSettings
 from modelyard.local.slots import PortSlot, claim
 from modelyard.local.state import ComponentPhase, ComponentState, Phase, StackState, stop_leftovers
 
-_FIRST_BACK_OFF = 0.5
-_LAST_BACK_OFF = 30.0
+_RESTARTS = Backoff(0.5, longest=30.0)
 _STABLE_AFTER = 60.0
 _START_ATTEMPTS = 3
 _START_TIMEOUT = 120.0
@@ -133,7 +133,7 @@ class Supervisor:
 
     async def _keep(self, spec: ComponentSpec) -> None:
         own = self._state.components[spec.component]
-        delay, failures = _FIRST_BACK_OFF, 0
+        ends, failures = 0, 0
         while True:
             started = time.monotonic()
             try:
@@ -164,14 +164,15 @@ class Supervisor:
                     own.phase = ComponentPhase.STOPPED
                     return
             if time.monotonic() - started > _STABLE_AFTER:
-                delay = _FIRST_BACK_OFF
+                ends = 0
+            ends += 1
+            delay = _RESTARTS.delay(ends)
             own.restarts += 1
             own.phase = ComponentPhase.BACK_OFF
             own.message = f"ended ({how}), restarting in {delay:g} s"
             self._state.record(spec.component, own.message)
             self._save()
             await asyncio.sleep(delay)
-            delay = min(2 * delay, _LAST_BACK_OFF)
 
     async def _check(self, spec: ComponentSpec, own: ComponentState) -> None:
         deadline = time.monotonic() + _START_TIMEOUT

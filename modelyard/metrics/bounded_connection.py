@@ -1,4 +1,4 @@
-"""Connections to pods on which an answer takes bounded work until it is refused.
+"""Answers of bounded size, and connections to pods on which one takes bounded work until it is refused.
 
 A pod sends any bytes, as fast as it can. aiohttp parses all bytes of a read at once, up to 256 KB: ten thousand
 interim answers, or as many chunks of one byte, hold up everything else for more than 100 ms, and the objects made of
@@ -23,6 +23,17 @@ MOST_HEAD = 1 << 16
 """Bytes of the head of an answer, interim answers included."""
 SLICE = 1 << 13
 """Bytes parsed in a step: some 1,400 chunks of the smallest size, which take less than 2 ms."""
+
+
+async def read_body(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the whole body. Raises ``ValueError`` where it has more than so many bytes."""
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > most:
+            answer.close()
+            raise ValueError(f"the answer is larger than {most} bytes")
+    return bytes(body)
 
 
 class BoundedConnection(ResponseHandler):

@@ -17,6 +17,7 @@ import orjson
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from modelyard.backoff import Backoff
 from modelyard.objects.urls import bare, describe_url_problem
 
 if TYPE_CHECKING:
@@ -204,9 +205,9 @@ class Prometheus:
         settings = self.settings
         self._authorize()
         deadline = asyncio.get_running_loop().time() + settings.timeout
-        wait = settings.backoff
+        backoff = Backoff(settings.backoff)
         late = cause = f"no answer within {settings.timeout:g} s"
-        for attempt in range(settings.attempts):
+        for attempt in range(1, settings.attempts + 1):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 break
@@ -228,9 +229,8 @@ class Prometheus:
                 cause = f"the answer is not a Prometheus vector ({type(error).__name__}: {error})"
                 break
             left = deadline - asyncio.get_running_loop().time()
-            if attempt + 1 < settings.attempts and left > wait:
+            if attempt < settings.attempts and left > (wait := backoff.delay(attempt)):
                 await asyncio.sleep(wait)
-                wait *= 2
         sort = PrometheusTimeout if cause == late else PrometheusError
         raise sort(f"Prometheus {self.url}: query for {purpose} failed: {cause}")
 

@@ -32,7 +32,6 @@ SHARE = 16
 """Places that a namespace may have of those, however many namespaces there are."""
 MOST_PAGES = 4
 """Different pages of one pod; who asks for more than its metrics need is not served."""
-CHUNK = 2**16
 SLOW = 0.05
 """CPU seconds for a page from which on its pod is a suspect: an ordinary one takes a thousandth."""
 SLUGGISH = 1.0
@@ -191,9 +190,9 @@ class Scraper:
 
     async def _get(self, url: str, headers: Mapping[str, str] | None) -> bytes:
         import aiohttp  # in a loop it is there already, for its cluster; a plan of files needs none of it
-        from yarl import URL
 
         from modelyard.metrics.bounded_connection import BoundedConnector
+        from modelyard.metrics.engine_api import request_page
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -201,21 +200,5 @@ class Scraper:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(),  # the limits are this class's own
-                headers={"Accept": "text/plain;version=0.0.4, */*;q=0.1", "Accept-Encoding": "identity"},
             )
-        async with self._session.get(URL(url), headers=headers, allow_redirects=False) as response:
-            if not 200 <= response.status < 300:
-                where = response.headers.get("Location")
-                hint = f" to {where[:200]!r}; redirects are not followed" if where else ""
-                raise ValueError(f"HTTP status {response.status}{hint}")
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise ValueError(
-                    f"the page is encoded as {response.headers['Content-Encoding']!r}, which was not asked for"
-                )
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(CHUNK):
-                body += chunk
-                if len(body) > self.max_body:
-                    response.close()
-                    raise ValueError(f"the page is larger than {self.max_body} bytes; is it a metrics endpoint?")
-            return bytes(body)
+        return await request_page(self._session, url, self.max_body, headers)

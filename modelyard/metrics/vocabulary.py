@@ -13,6 +13,10 @@ from enum import Enum, StrEnum
 from functools import cached_property
 from typing import Final, NamedTuple
 
+MODELS_PATH: Final = "/v1/models"
+"""Path of the models that an engine serves, in the OpenAI API."""
+HEALTH_PATH: Final = "/health"
+
 
 class Signal(Enum):
     """What a metric says, in our words; the value explains it."""

@@ -41,7 +41,7 @@ CONFINED: Mapping[str, Any] = {
 }
 CONFINED_POD = {"restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False}
 """What keeps a container, and its pod, to the least rights."""
-PATIENCE = 120
+STALLED_AFTER = 120
 """Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
 _TIME_TO_REPORT = 60
 """Seconds that a Job has to end by itself before Kubernetes ends it, and what it would have reported."""
@@ -318,7 +318,7 @@ def _arguments(
     parameters = storage.parameters or {}
     address = str(model.uri) if "revision" in parameters else storage.storage_uri
     given = ["--uri", address, "--path", goal.path, "--below", goal.below, *common, *used]
-    given += ["--patience", str(PATIENCE)]
+    given += ["--patience", str(STALLED_AFTER)]
     given += ["--parallel", str(settings.parallel), "--part-size", str(settings.part_size)]
     given += ["--minimum-rate", str(settings.minimum_rate), "--deadline", str(deadline)]
     given += ["--free-disk-percent", str(settings.free_disk_percent)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from modelyard.backoff import Backoff
 from modelyard.models.errors import FetchError
 from modelyard.models.jobs import Goal
 from modelyard.models.running import JobOutcome, ModelJob, ModelPod
@@ -26,16 +27,15 @@ from modelyard.reconcile.plan import Child, HandOver, Presence, Store
 
 GRACE = 300.0
 """Seconds for which failures that may pass by themselves are not told as such."""
-FIRST_RETRY, LONGEST_RETRY = 10.0, 60.0
-"""Seconds between attempts meanwhile: doubled from the first to the longest."""
-FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
-"""Seconds between attempts at what has failed."""
+RETRIES = Backoff(10.0, longest=60.0)
+"""Delays between attempts within the grace period."""
+RETRIES_OF_FAILED = Backoff(60.0, longest=3600.0)
+"""Delays between attempts at what is reported as failed."""
 _BROKEN = re.compile(r"exit code [12]\b")
 """Ends of a program that could not report: options it does not know, or a module that cannot be loaded."""
 _SETTINGS = f"ConfigMap {CONFIG_MAP}"
 STARTING = 60.0
-"""Seconds for which a run stays for a Job whose pod does not run: after that the wait is for a node, a quota or an
-image, and goes on without a run."""
+"""Seconds for which a run waits for a Job's pod to start or end; a longer wait is for a node, a quota or an image."""
 GONE_AFTER = 600.0
 """Seconds after which a node that is not ready holds up nobody's deletion."""
 
@@ -136,12 +136,9 @@ def failure(done: Delivered, said: JobOutcome, ended: float, node: str, uid: str
     """What to remember of a failure, and whether it is told as one: not while it may pass by itself, at first."""
     since = done.failing if done.failures else ended
     failed = not said.retryable or ended - since >= GRACE or done.failed > 0
-    if failed:
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(done.failed, 10))
-    else:
-        pause = min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(done.failures, 10))
+    backoff, failures = (RETRIES_OF_FAILED, done.failed) if failed else (RETRIES, done.failures)
     seed = hashlib.sha256(f"{uid} {node} {done.failures}".encode()).digest()[0]
-    pause = max(pause * (0.9 + 0.2 * seed / 255), said.retry_after or 0.0)
+    pause = max(backoff.delay(failures + 1, 0.9 + 0.2 * seed / 255), said.retry_after or 0.0)
     update = {
         "failures": done.failures + 1,
         "failed": done.failed + failed,

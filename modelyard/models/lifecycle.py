@@ -45,8 +45,6 @@ MOST_AT_ONCE = 50
 """Nodes that one plan marks, starts or clears; the others come with the next."""
 MOST_REMOVALS = 50
 """Jobs that remove files of one namespace's models, above which no more are created for its deleted ones."""
-MOST_NEEDS = 50
-"""Secrets that a plan asks for."""
 FLUSH = 30.0
 """Seconds between two notes of a transfer's progress in a node's report."""
 _PHASES = {NodeStage.WAITING: StepPhase.WAITING, NodeStage.FAILED: StepPhase.FAILED}
@@ -257,7 +255,7 @@ class ModelDelivery:
             homes=frozenset({self.home}),
             rules=WriteRules.of((JOBS,)),
             awaits=tuple(sorted(awaits))[:10],
-            needs=tuple(sorted({secret for leg in parts for secret in leg.needs}))[:MOST_NEEDS],
+            needs=tuple(sorted({secret for leg in parts for secret in leg.needs})),
             due=min((leg.due for leg in parts if leg.due is not None), default=None),
             urgency=len(tuple(world[PODS].by("waits", model.label))),
             by_shift=True,

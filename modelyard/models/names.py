@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 
 from modelyard.objects import Key, ResourceType
+from modelyard.objects.limits import LONGEST_NAME
 from modelyard.resources.ome.models import BaseModel, ClusterBaseModel, FineTunedWeight
 
 BASE_MODELS = ResourceType.of_resource(BaseModel)
@@ -27,7 +28,6 @@ KEEP_LABEL = "models.ome/reserve-model-artifact"
 _LABEL = 49
 """Characters of a label's name that are used; the published limit, though Kubernetes allows 63."""
 _NAMESPACE = 8
-_ENTRY = 253
 
 
 def shortened(text: str, most: int) -> str:
@@ -45,7 +45,7 @@ def label_key(kind: ResourceType, key: Key) -> str:
 
 def entry_key(kind: ResourceType, key: Key) -> str:
     """The model's entry in the report of a node, which is also what the node's store knows it by."""
-    return _named(kind, key, _ENTRY)
+    return _named(kind, key, LONGEST_NAME)
 
 
 def finalizer(kind: ResourceType) -> str:

@@ -28,9 +28,8 @@ from modelyard.models.store import HOME, FileManifest, InUse, ModelRecord, NodeS
 from modelyard.models.uri import ClaimFolder, LocalFolder, VendorModel, parse
 from modelyard.objects.cli_marker import Cli
 from modelyard.objects.documents import counted, printable
+from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
 
-REPORT_LIMIT = 4096
-"""Bytes that a container's termination message may have."""
 LONGEST_WAIT = 86_400.0
 """Seconds: no source is left alone for longer, whatever it asks for."""
 EVERY = 5.0
@@ -97,9 +96,9 @@ class Report:
     def dump(self) -> str:
         """One line of JSON (ASCII), cut to what a termination message holds: facts go first, then the message."""
         body = asdict(self)
-        if len(json.dumps(body)) > REPORT_LIMIT:
+        if len(json.dumps(body)) > TERMINATION_MESSAGE_BYTES:
             body |= {"facts": {}, "factsError": "too large for a report"}
-        while len(text := json.dumps(body)) > REPORT_LIMIT:
+        while len(text := json.dumps(body)) > TERMINATION_MESSAGE_BYTES:
             body["message"] = body["message"][: len(body["message"]) // 2] + "…"
         return text
 

@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
+from modelyard.backoff import Backoff
 from modelyard.models.errors import FetchError
 from modelyard.models.sources import Chunk
 from modelyard.models.transfer_rate import REQUEST_BYTES, TransferWindow
@@ -23,6 +24,7 @@ T = TypeVar("T")
 MIB = 1 << 20
 MINIMUM_RATE = 128 << 10
 """Bytes per second; below it 10 GB take a day."""
+_RETRIES = Backoff(0.5, longest=30.0)
 _RECENT = 30.0
 """Seconds over which the present speed is measured."""
 _POLL = 0.5
@@ -157,7 +159,7 @@ class Pace:
         if not error.retryable or error.reason == "SourceChanged":
             raise error
         now = self._clock()
-        pause = min(30.0, 0.5 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)
+        pause = _RETRIES.delay(attempt + 1, random.uniform(0.5, 1.0))
         if error.retry_after is not None:
             pause = max(pause, error.retry_after)
         with self._lock:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from modelyard.models import names
-from modelyard.models.world import MOST_TOLD, Noted, Object, Text
+from modelyard.models.world import Noted, Object, Text
 from modelyard.objects import Key
 from modelyard.objects.documents import cut, printable
+from modelyard.objects.limits import LONGEST_PROBLEM
 from modelyard.objects.parse import condition, epoch, key_of, required_terms, texts
 from modelyard.reconcile.plan import MISSING
 
@@ -99,7 +100,7 @@ def job_end(obj: Object) -> JobEnd:
     """How a Job as the API sends it stands."""
     conditions = (obj.get("status") or {}).get("conditions") or ()
     ended: Object = next((c for c in conditions if c["type"] in ("Complete", "Failed") and c["status"] == "True"), {})
-    message = cut(printable(ended.get("message") or ""), MOST_TOLD)
+    message = _problem(ended.get("message") or "")
     return JobEnd(
         ended.get("type", "Active"), ended.get("reason") or "", message, epoch(ended.get("lastTransitionTime"))
     )
@@ -124,7 +125,7 @@ def job(obj: Object) -> ModelJob | None:
         epoch(metadata.get("creationTimestamp")),
         end.at,
         bool(metadata.get("deletionTimestamp")),
-        cut(texts(metadata.get("annotations")).get(MISSING, ""), MOST_TOLD),
+        cut(texts(metadata.get("annotations")).get(MISSING, ""), LONGEST_PROBLEM),
     )
 
 
@@ -178,6 +179,10 @@ def pod(obj: Object) -> ModelPod | None:
     )
 
 
+def _problem(text: object) -> str:
+    return cut(printable(str(text)), LONGEST_PROBLEM)
+
+
 def container_words(status: Object) -> tuple[str, str, str]:
     """What the only container said at its end, or else why it waits or how it ended."""
     for one in status.get("containerStatuses") or ():
@@ -185,15 +190,14 @@ def container_words(status: Object) -> tuple[str, str, str]:
         if ended := state.get("terminated"):
             words = str(ended.get("message") or "")
             how = f"exit code {ended.get('exitCode')}: {words}" if words else f"exit code {ended.get('exitCode')}"
-            return words, str(ended.get("reason") or "Error"), cut(printable(how), MOST_TOLD)
+            return words, str(ended.get("reason") or "Error"), _problem(how)
         if waiting := state.get("waiting"):
-            return "", str(waiting.get("reason") or ""), cut(printable(str(waiting.get("message") or "")), MOST_TOLD)
+            return "", str(waiting.get("reason") or ""), _problem(waiting.get("message") or "")
     scheduled = condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
-        message = cut(printable(scheduled.get("message") or ""), MOST_TOLD)
-        return "", str(scheduled.get("reason") or "Unschedulable"), message
+        return "", str(scheduled.get("reason") or "Unschedulable"), _problem(scheduled.get("message") or "")
     if status.get("phase") == "Failed":
-        return "", str(status.get("reason") or "PodFailed"), cut(printable(status.get("message") or ""), MOST_TOLD)
+        return "", str(status.get("reason") or "PodFailed"), _problem(status.get("message") or "")
     return "", "", ""
 
 

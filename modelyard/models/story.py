@@ -29,7 +29,7 @@ MOST_NODES = 20
 MOST_NAMES = 2000
 """Names of nodes in one list of a status; more than this, and the counts tell."""
 _SHOWN = 3
-_MOST_WORDS = 300
+MOST_WORDS = 300
 
 CREATING, IN_TRANSIT, FAILED = "Creating", "In_Transit", "Failed"
 NO_NODES = "NoMatchingNodes"
@@ -229,7 +229,7 @@ def _words(parts: Sequence[Leg]) -> str:
     alike = len({leg.reason for leg in parts}) == 1
     shown = [
         f"{leg.node}: "
-        + ", ".join(filter(None, ("" if alike and leg.message else leg.reason, cut(leg.message, _MOST_WORDS))))
+        + ", ".join(filter(None, ("" if alike and leg.message else leg.reason, cut(leg.message, MOST_WORDS))))
         for leg in parts
     ]
     return "; ".join(text.removeprefix(": ") for text in few(shown, _SHOWN))
@@ -243,7 +243,7 @@ def _interesting(parts: Iterable[Leg]) -> list[Leg]:
 
 def _node(leg: Leg) -> dict[str, Any]:
     told: dict[str, Any] = {"node": leg.node} if leg.node else {}
-    told |= {"state": leg.stage.value, "reason": leg.reason, "message": cut(leg.message, _MOST_WORDS)}
+    told |= {"state": leg.stage.value, "reason": leg.reason, "message": cut(leg.message, MOST_WORDS)}
     progress = leg.entry.progress if leg.entry is not None else None
     if leg.stage is NodeStage.ACTIVE and progress is not None and progress.total_bytes > 0:
         told |= {"percent": min(100, progress.completed_bytes * 100 // progress.total_bytes)}

@@ -9,6 +9,7 @@ from typing import Any
 
 from modelyard.cluster import Cluster, Invalid, NotFound
 from modelyard.models.legs import Leg, NodeStage
+from modelyard.models.story import MOST_WORDS
 from modelyard.models.world import TransferProgress
 from modelyard.objects import Key
 from modelyard.objects.documents import amount, counted, cut
@@ -16,7 +17,6 @@ from modelyard.objects.parse import timestamp
 from modelyard.reconcile.object_result import ObjectResult, ResultState
 
 _MOST_LINES = 5
-_MOST_WORDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def progress_of(text: str, now: float) -> TransferProgress | None:
                 completed_files=report.get("files") or 0,
                 speed_bytes_per_sec=report.get("bytesPerSecond") or 0.0,
                 last_updated=timestamp(now),
-                trouble=cut(report.get("trouble") or "", _MOST_WORDS),
+                trouble=cut(report.get("trouble") or "", MOST_WORDS),
             )
         except ValueError:  # not a line of ours
             continue

@@ -21,6 +21,7 @@ from modelyard.models.storage_parameters import source_uri
 from modelyard.models.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.documents import cut, mapping
+from modelyard.objects.limits import LONGEST_PROBLEM
 from modelyard.objects.parse import condition, epoch, key_of, stored_status, texts
 from modelyard.reconcile.plan import OfSubject, Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
@@ -41,9 +42,6 @@ FILLED = "modelyard.dev/filled"
 """Annotation: the fields of the spec that were filled with what was found in the files, and the values."""
 CHECKED = "modelyard.dev/claim-report"
 """Annotation: what was found in the claim of a model whose files are in one."""
-
-MOST_TOLD = 1000
-"""Characters of one message of others that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +138,16 @@ def _spec(
     except ResourceInvalid as error:
         text = "; ".join(f"{path}: {text}" for path, text in error.problems)
         reason = "InvalidURI" if all(path.endswith("storageUri") for path, _ in error.problems) else "InvalidSpec"
-        return None, None, (reason, cut(text, MOST_TOLD))
+        return None, None, (reason, cut(text, LONGEST_PROBLEM))
     except Exception as error:  # whatever a tenant has thought of
-        return None, None, ("InvalidSpec", cut(f"cannot be read: {type(error).__name__}: {error}", MOST_TOLD))
+        return None, None, ("InvalidSpec", cut(f"cannot be read: {type(error).__name__}: {error}", LONGEST_PROBLEM))
     spec: BaseModelSpec | FineTunedWeightSpec = found.spec
     if wrong := placement.excess(spec.storage.node_affinity):
         return spec, None, ("InvalidSpec", f"spec.storage.nodeAffinity {wrong}")
     try:
         return spec, source_uri(spec.storage.storage_uri, spec.storage.parameters), None
     except FetchError as error:
-        return spec, None, (error.reason, cut(str(error), MOST_TOLD))
+        return spec, None, (error.reason, cut(str(error), LONGEST_PROBLEM))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,8 @@ import aiohttp
 from modelyard.benchmarks.targets import is_of_namespace
 from modelyard.cluster import DEPLOYMENTS, Cluster, Forbidden, NotFound
 from modelyard.engine.config import EngineConfig
-from modelyard.objects.documents import MAX_TEXT, cut, mapping
+from modelyard.metrics.engine_api import model_names, request_models
+from modelyard.objects.documents import cut, mapping
 from modelyard.objects.kinds import SERVICES
 from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.report import LoadCheck, load_check
@@ -28,7 +28,7 @@ SHOWN = 200
 SIMULATED = 3000
 """Requests of the simulated load, where they come in less than two minutes: of those."""
 MOST_SIMULATED = 200_000
-PATIENCE = 30.0
+ANSWER_WITHIN = 30.0
 """Seconds for which a request of the check may take longer than its time."""
 
 
@@ -73,7 +73,7 @@ async def check_service(cluster: Cluster, standing: OnboardStanding, seconds: fl
     async def there() -> list[Endpoint]:
         return [Endpoint(asked.name, url)]
 
-    wait, longest = PATIENCE * compression, (seconds + PATIENCE) * compression
+    wait, longest = ANSWER_WITHIN * compression, (seconds + ANSWER_WITHIN) * compression
     settings = ReplaySettings(model, compression, endpoint_wait=wait, request_timeout=longest, connect_anew=True)
     replay = Replay(trace, there, settings)
     return load_check("checked", asked, rate, replicas, trace.duration, columns(await replay.run()))
@@ -106,16 +106,7 @@ async def service_address(cluster: Cluster, service: Mapping[str, Any], namespac
 async def served_models(url: str) -> tuple[list[str], str]:
     """Return the models that answer there, or why it cannot be asked; a redirection is not followed."""
     try:
-        text, models = b"", f"{url}/v1/models"
-        async with (
-            asyncio.timeout(PATIENCE),
-            open_session() as session,
-            session.get(models, allow_redirects=False) as answer,
-        ):
-            while len(text) <= MAX_TEXT and (piece := await answer.content.readany()):
-                text += piece
-        if answer.status != 200 or len(text) > MAX_TEXT:
-            return [], f"HTTP {answer.status}, {len(text)} bytes or more"
-        return [str(model["id"])[:512] for model in json.loads(text)["data"][:20]], ""
-    except (TimeoutError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
+        async with open_session() as session:
+            return model_names(json.loads(await request_models(session, url, ANSWER_WITHIN))), ""
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
         return [], f"{type(error).__name__}: {str(error)[:200]}"

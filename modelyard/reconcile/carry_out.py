@@ -17,6 +17,7 @@ from typing import Any
 
 from modelyard.cluster import (
     SECRETS,
+    WRITE_ATTEMPTS,
     AlreadyExists,
     Cluster,
     ClusterError,
@@ -28,6 +29,7 @@ from modelyard.cluster import (
 )
 from modelyard.objects import Key, WorkloadId
 from modelyard.objects.documents import counted, cut, printable
+from modelyard.objects.limits import LONGEST_MESSAGE, LONGEST_NAME
 from modelyard.objects.old_servers import removal_of_added_entries
 from modelyard.objects.parse import controller_of
 from modelyard.reconcile import status as statuses
@@ -58,11 +60,6 @@ MOST_DEEDS = 100
 
 A tenant can forge any number of children, and a tick, or a run that objects share, waits for all of its plans.
 """
-LONGEST_FAILURE = 2000
-"""Characters of what failed that are kept with an object."""
-LONGEST_NAME = 253
-ATTEMPTS = 5
-"""How often a write that others keep getting in the way of is tried."""
 
 
 @dataclass
@@ -183,7 +180,7 @@ class _CarryOut:
             await self.note_failure(why)
 
     async def note_failure(self, text: str) -> None:
-        why, subject = cut(printable(text), LONGEST_FAILURE), self.subject
+        why, subject = cut(printable(text), LONGEST_MESSAGE), self.subject
         if why == subject.failed:
             return
         note = {"metadata": {"uid": subject.uid, "annotations": {FAILED: f"{subject.generation} {why}"}}}
@@ -306,7 +303,7 @@ class _CarryOut:
 
     async def _finalize(self, wanted: bool) -> None:
         """Set our finalizer or take it off; the others' stay."""
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, WRITE_ATTEMPTS + 1):
             self.current = None
             metadata = (await self._still_wanted())["metadata"]
             ours = self.plan.finalizer_name
@@ -319,7 +316,7 @@ class _CarryOut:
                 self.current = await self._patch({"metadata": body})
                 return
             except Conflict:
-                if attempt == ATTEMPTS:
+                if attempt == WRITE_ATTEMPTS:
                     raise
 
     async def _fill(self) -> None:
@@ -470,7 +467,7 @@ class _CarryOut:
         workload, wanted = scale.workload, scale.replicas
         kind = await self.cluster.resolve(workload.api_version, workload.kind)
         name, namespace = workload.name, workload.namespace
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, WRITE_ATTEMPTS + 1):
             try:
                 found = await self.cluster.read_scale(kind, name, namespace, timeout=self.fence.check())
                 if found.replicas == wanted:
@@ -490,7 +487,7 @@ class _CarryOut:
                 return
             except Conflict:
                 # Mostly its controller that writes its status; whether the replicas moved is looked at again.
-                if attempt == ATTEMPTS:
+                if attempt == WRITE_ATTEMPTS:
                     self._skip(f"{workload} is being changed constantly; the next tick decides anew")
             else:
                 self.outcome.scaled[self.subject.ref, workload] = (found.replicas, wanted)

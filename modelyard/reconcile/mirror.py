@@ -6,7 +6,7 @@ same code. Without ``follow`` every round lists what is asked for in it, once: `
 
 * the watch was interrupted since the last list, or said nothing (no event, no bookmark) for ``SILENCE`` seconds;
 * it has not told what we wrote ourselves through the same connection: resource versions of our writes are compared
-  with the watch's position, and what does not come within ``PATIENCE`` seconds is listed;
+  with the watch's position, and what does not come within ``OWN_WRITE_WITHIN`` seconds is listed;
 * ``distrust`` was called: another writer may have been at work until just now.
 
 So a round that ``read`` completes is never older than a read of the API server's watch cache, and always newer than
@@ -29,6 +29,7 @@ from modelyard.cluster import Cluster, ClusterError, Forbidden, Unavailable, Unk
 from modelyard.cluster.objects import UNREAD, Object, WatchEvent
 from modelyard.cluster.watching import Watch
 from modelyard.objects import Key, ResourceType
+from modelyard.objects.limits import LONGEST_PROBLEM
 from modelyard.objects.parse import key_of
 from modelyard.reconcile.plan import Want
 
@@ -41,10 +42,8 @@ NAMESPACE_LISTS = 20
 CONCURRENCY = 16
 SILENCE = 90.0
 """Seconds without a word after which a watch is not trusted; API servers send bookmarks every minute."""
-PATIENCE = 2.0
+OWN_WRITE_WITHIN = 2.0
 """Seconds that a watch may take to tell what we wrote."""
-MOST_TOLD = 1000
-"""Characters of why an object cannot be read that are told."""
 
 EVERYTHING = ("", None)
 
@@ -100,7 +99,7 @@ class Store(Generic[T]):
                 places = tuple(self._places(key, value))
         except Exception as error:
             # In a form that the schema should have refused, or written to exhaust us: it must not stop all the others.
-            value, problem = None, f"{error!r}"[:MOST_TOLD]
+            value, problem = None, f"{error!r}"[:LONGEST_PROBLEM]
         if problem is None:
             self.problems.pop(key, None)
         elif self.problems.get(key) != problem:
@@ -208,7 +207,7 @@ class _Part:
     async def _is_current(self) -> bool:
         if self._task is None or self._mirror.distrusted >= self.round:
             return False
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + OWN_WRITE_WITHIN
         while self._is_sound():
             if self.watch.streaming and not self._behind():
                 return True

@@ -18,7 +18,7 @@ from typing import Self
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
 from modelyard.reconcile.carry_out import MOST_DEEDS, carry_out
 from modelyard.reconcile.dispatch import (
-    LONGEST_PAUSE,
+    RETRIES,
     Acting,
     Dispatch,
     KnownRuns,
@@ -157,7 +157,7 @@ class Reconciler:
         missed = outcome.skipped.keys() | outcome.errors.keys()
         claims = tuple(one for one in start.claims if one[0].ref not in missed)
         now = self.cluster.now()
-        recent = {name: at for name, at in self.last_starts.items() if now - at < LONGEST_PAUSE}
+        recent = {name: at for name, at in self.last_starts.items() if now - at < RETRIES.longest}
         self.last_starts = {**recent, **{subject.key.namespace: now for subject, _ in claims}}
         return replace(start, claims=claims)
 

@@ -31,7 +31,7 @@ from modelyard.reconcile.tell import Said, tell
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 5
+MOST_FAILED_WRITES = 5
 """Times in a row that a step's writes may fail before the run leaves the object to a later one."""
 NO_EFFECT = (
     "what is written for it has no effect; is an object of it larger than 256 KiB (annotations count), or changed back?"
@@ -252,7 +252,7 @@ async def carry_out_step(
                 return state.message
             error = await view.write(key, step)
             failures = failures + 1 if error else 0
-            if failures == ATTEMPTS:
+            if failures == MOST_FAILED_WRITES:
                 raise GivenUp(printable(error))
             continue
         view.rest(key, step)

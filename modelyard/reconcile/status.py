@@ -9,14 +9,12 @@ from typing import Any
 
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import cut, printable
+from modelyard.objects.limits import LONGEST_MESSAGE
 from modelyard.objects.parse import epoch, timestamp
 from modelyard.reconcile.plan import Plan, Status, Subject
 
 QUIET_SHARE = 5
 """A status of which only message texts changed is written at most every ``refresh / QUIET_SHARE`` seconds."""
-
-LONGEST_MESSAGE = 32768
-"""Characters that a condition of Kubernetes may say."""
 
 
 def condition_body(condition: Condition, now: float, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -106,7 +104,7 @@ def status_plan(
     ``notices`` returns the Events for a status that differs from the ``stored`` one, given the status and the reason of
     each condition there.
     """
-    plan = Plan(subject, main.reason, main.message, wanted=status, stored=stored)
+    plan = Plan(subject, main.reason, _words(main), wanted=status, stored=stored)
     if not is_status_due(status, stored, now, 0.0, subject.uid):
         return plan
     conditions = stored.get("conditions") or ()

@@ -18,7 +18,8 @@ from typing import Any
 
 import aiohttp
 
-from modelyard.router.bounded import body_of
+from modelyard.backoff import Backoff
+from modelyard.metrics.bounded_connection import read_body
 from modelyard.routing import tokens
 from modelyard.routing.configuration import AuthSettings
 from modelyard.routing.errors import ErrorAnswer, unauthorized
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 ASK_AGAIN = 30.0
 _TRIES = 3
-_PAUSE = 0.5
+_RETRIES = Backoff(0.5)
 _LARGEST = 1 << 20
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _MOST_KEPT = 10_000
@@ -65,7 +66,7 @@ class TokenAdmission:
         for attempt in range(_TRIES):
             if await self._renew():
                 break
-            await asyncio.sleep(_PAUSE * attempt)
+            await asyncio.sleep(_RETRIES.delay(attempt))
         task = asyncio.create_task(self._keep_fresh(), name="token-keys")
         try:
             yield self
@@ -141,7 +142,7 @@ class TokenAdmission:
             ):
                 if answer.status != 200:
                     raise ValueError(f"it answered with {answer.status}")
-                body = await body_of(answer, _LARGEST)
+                body = await read_body(answer, _LARGEST)
             keys = tokens.read_keys(body)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             logger.warning("the keys at auth.jwksUri cannot be renewed, %d are kept: %r", len(self._keys), error)

@@ -26,7 +26,6 @@ from typing import Any
 
 import orjson
 
-from modelyard.router.bounded import count_values
 from modelyard.router.processor_shares import Account, FairQueue, Owner
 from modelyard.routing import errors
 from modelyard.routing.body import BodySummary, Segment, find_segments, summarize
@@ -47,6 +46,11 @@ _BUFFER = 1 << 20
 _MOST_MEMORY = 2 << 30
 """Address space of the process: the largest body takes about a quarter of it."""
 _PRIORITY = 5
+
+
+def count_values(raw: bytes) -> int:
+    """Return about as many as the values of a JSON text: reading takes time for each of them."""
+    return raw.count(b",") + raw.count(b"{") + raw.count(b"[")
 
 
 def is_long(body: bytes) -> bool:

@@ -12,10 +12,11 @@ from functools import cache
 import aiohttp
 import orjson
 
+from modelyard.metrics.engine_api import model_names, request_models
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
 from modelyard.metrics.vocabulary import ENGINES, Family, Signal
-from modelyard.router.bounded import body_of, count_values
+from modelyard.router.body_reader import count_values
 from modelyard.router.processor_shares import ProcessorShares
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Server
@@ -32,9 +33,6 @@ MODELS_EVERY = 15.0
 MOST_LISTS = 4096
 """Pods whose models are read in a round."""
 MODELS_CONCURRENCY = 64
-MOST_MODELS = 1000
-MOST_BYTES = 1 << 18
-"""Bytes of a list of models: 400 as vLLM tells them."""
 MOST_VALUES = 1 << 14
 """Commas and brackets of such a list: read at once, at most 3 ms of work."""
 FADES_AFTER = 120.0
@@ -191,18 +189,10 @@ class EnginePoller:
 
     async def _listed(self, pod: RoutedPod) -> frozenset[str]:
         try:
-            # Where a pod points to is nothing that the router should reach for it.
-            asked = self._session.get(f"{pod.url}/v1/models", allow_redirects=False)
-            async with asyncio.timeout(SECONDS), asked as answer:
-                listed = await body_of(answer, MOST_BYTES) if answer.status == 200 else b"null"
-            told = await self._parsed(listed, pod.key.namespace)
+            listed = await request_models(self._session, pod.url, SECONDS)
+            return frozenset(model_names(await self._parsed(listed, pod.key.namespace)))
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return pod.models
-        data = told.get("data") if isinstance(told, Mapping) else None
-        if not isinstance(data, list):
-            return pod.models
-        names = (one.get("id") for one in data[:MOST_MODELS] if isinstance(one, Mapping))
-        return frozenset(name for name in names if isinstance(name, str) and len(name) <= 256)
 
     async def _parsed(self, listed: bytes, namespace: str) -> object:
         if count_values(listed) > MOST_VALUES:

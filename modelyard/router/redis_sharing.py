@@ -61,7 +61,7 @@ class RedisLink:
     @property
     def up(self) -> bool:
         """Whether it answered when it was asked last."""
-        return not self._breaker.pause
+        return not self._breaker.failures
 
     async def budget(self, key: str, arguments: list[str], read: Callable[[Any], _T]) -> _T | None:
         """What the script answers, as ``read`` (it raises ``ValueError``); ``None``: nothing that it says, in time."""

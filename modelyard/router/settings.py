@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.objects.cli_marker import Cli
+from modelyard.objects.limits import CONTROLLER_NAMESPACE
 
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Limit = Annotated[int, Field(ge=1)]
@@ -34,7 +35,7 @@ class RouterSettings(BaseModel):
     )
     namespaces: tuple[str, ...] = Field((), description="only routes and servers of this namespace; unset: all")
     controller_namespace: str = Field(
-        "workload-variant-autoscaler-system",
+        CONTROLLER_NAMESPACE,
         description="namespace of the controller, where holders of model names are recorded",
     )
     max_body: _Limit = Field(32 * 2**20, description="bytes of a request's body; beyond: 413")

@@ -16,7 +16,6 @@ from modelyard.objects.urls import check_http_url
 from modelyard.routing.fairness import Fairness
 from modelyard.routing.plugins import Configuration, configuration
 
-_LARGEST = 1 << 20
 _OWN = ("auth", "redis", "fairness")
 S = TypeVar("S", bound="Section")
 
@@ -96,8 +95,6 @@ class RouterConfiguration(NamedTuple):
 
 def read_configuration(text: str) -> RouterConfiguration:
     """Read the file. Raises ``ValueError`` naming the field; a caller that reloads keeps what it has then."""
-    if len(text) > _LARGEST:
-        raise ValueError(f"the configuration is larger than {_LARGEST} characters")
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:

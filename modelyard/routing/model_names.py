@@ -26,6 +26,7 @@ import re2
 from modelyard.objects import Key
 from modelyard.objects.documents import cut, shown
 from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.objects.limits import LONGEST_MODEL_NAME
 from modelyard.objects.parse import key_of
 from modelyard.reconcile.plan import Subject, Want, World
 from modelyard.routing.objects import Route
@@ -44,7 +45,6 @@ BINDING_PROBLEMS: Final = "modelyard.dev/invalid-bindings"
 MOST_NAMES: Final = 4000
 """Names of one namespace that are recorded: 300 KiB of the 1 MiB that a ConfigMap may have."""
 
-_LONGEST_NAME = 256
 _LONGEST_SHOWN = 32
 _DIGEST_LENGTH = 32
 _TIME_LENGTH = len("2026-01-01T00:00:00.000000Z")
@@ -179,8 +179,8 @@ def read_bindings(obj: Mapping[str, Any]) -> NameBindings:
 
 
 def _pattern_problem(pattern: str) -> str:
-    if len(pattern) > _LONGEST_NAME:
-        return f"longer than {_LONGEST_NAME} characters, which no model name is; shorten it"
+    if len(pattern) > LONGEST_MODEL_NAME:
+        return f"longer than {LONGEST_MODEL_NAME} characters, which no model name is; shorten it"
     if _NO_PATTERN.match(pattern):
         return "looks like YAML; write one pattern on each line, without quotes"
     return ""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from modelyard.objects import Pod, ResourceType
 from modelyard.objects.documents import cut
+from modelyard.objects.limits import LONGEST_MODEL_NAME, LONGEST_PROBLEM
 from modelyard.objects.parse import epoch, stored_status
 from modelyard.reconcile.plan import OfSubject, Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
@@ -35,10 +36,8 @@ INVALID_SPEC, INVALID_REGEX, NO_TARGETS = "InvalidSpec", "InvalidRegex", "NoTarg
 
 _PATH = re.compile(r"/[A-Za-z0-9/._~-]{0,255}")
 _TARGETS = re.compile(r"spec\.rules\[\d+\]\.targetModels")
-_MOST_TOLD = 1000
-"""Characters of what is wrong with an object that are told: field names and values may be as long as a tenant likes."""
 
-_LONGEST_NAME, _MOST_ADAPTERS = 256, 10
+_MOST_ADAPTERS = 10
 """As in the schema of ModelRoutes."""
 
 _PORTS = {"vLLM": 8000, "SGLang": 30000}
@@ -183,7 +182,7 @@ def _names(spec: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_MODEL_NAME
 
 
 def _rule(rule: RouteRule) -> RoutingRule:
@@ -241,10 +240,10 @@ def _read(kind: type[_R], obj: Object) -> tuple[_R | None, Fault | None]:
     try:
         return kind.parse(body, unknown="accept"), None
     except ResourceInvalid as error:
-        text = cut("; ".join(f"{path}: {text}" for path, text in error.problems), _MOST_TOLD)
+        text = cut("; ".join(f"{path}: {text}" for path, text in error.problems), LONGEST_PROBLEM)
         return None, Fault(_reason([path for path, _ in error.problems]), text)
     except Exception as error:  # whatever a tenant has thought of
-        return None, Fault(INVALID_SPEC, cut(f"cannot be read: {type(error).__name__}: {error}", _MOST_TOLD))
+        return None, Fault(INVALID_SPEC, cut(f"cannot be read: {type(error).__name__}: {error}", LONGEST_PROBLEM))
 
 
 def _reason(paths: Iterable[str]) -> str:

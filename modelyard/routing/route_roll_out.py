@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.kinds import PODS
 from modelyard.objects.parse import controller_of, timestamp
-from modelyard.reconcile.dispatch import PATIENCE
+from modelyard.reconcile.dispatch import UNATTENDED_SECONDS
 from modelyard.reconcile.memory import parse_memory, render_memory
 from modelyard.reconcile.object_result import ObjectResult, ResultState
 from modelyard.reconcile.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World, wish_of
@@ -295,7 +295,7 @@ class _Look:
         last = memory.step + 1 == len(self.wish.steps)
         if readings is None:  # it takes a run: something that there is to do starts one
             self._step_told()
-            part = int((self.now - memory.since) // PATIENCE)
+            part = int((self.now - memory.since) // UNATTENDED_SECONDS)
             return {"fill": self._filled(self._wanted(-1 if last else memory.step + 1)), "part": part}
         found = verdict(self.wish, watch, readings.get(self.here.key), self._ready(), self.now)
         if found.goes == "wait":

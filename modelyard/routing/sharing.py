@@ -15,10 +15,13 @@ from typing import Any
 
 import orjson
 
+from modelyard.backoff import Backoff
 from modelyard.objects import Key
 from modelyard.routing.limits import Budget, OverBudget
 from modelyard.routing.seams import Left
 
+_PAUSES = Backoff(0.5, longest=5.0)
+"""Delays between requests to a Redis that does not answer."""
 SCRIPT = """
 local unit, tokens_in, tokens_out = tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local clock = redis.call('TIME')
@@ -182,31 +185,29 @@ def redis_url(route: Key, address: str, servers: Mapping[str, str]) -> str | Non
 class Breaker:
     """Whether something outside is worth asking: not for a while after it failed, then by one request at a time.
 
-    The pause doubles from ``least`` to ``most`` seconds and ends with the first answer.
+    The pause ends with the first answer.
     """
 
-    least: float = 0.5
-    most: float = 5.0
-    pause: float = 0.0
+    failures: int = 0
     again: float = 0.0
 
     def asks(self, now: float) -> bool:
         """Whether to ask now. During a failure whoever is told yes asks for all."""
-        if not self.pause:
+        if not self.failures:
             return True
         if now < self.again:
             return False
-        self.again = now + self.pause
+        self.again = now + _PAUSES.delay(self.failures)
         return True
 
     def failed(self, now: float) -> None:
         """It did not answer, or not in time."""
-        self.pause = min(max(2 * self.pause, self.least), self.most)
-        self.again = now + self.pause
+        self.failures += 1
+        self.again = now + _PAUSES.delay(self.failures)
 
     def worked(self) -> None:
         """It answered."""
-        self.pause = 0.0
+        self.failures = 0
 
 
 class OthersInFlight:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from modelyard.metrics.vocabulary import HEALTH_PATH, MODELS_PATH
 from modelyard.objects.documents import cut, printable
 
 OPEN_AI, COHERE, OPEN_INFERENCE_1, OPEN_INFERENCE_2 = "openAI", "cohere", "openInference-v1", "openInference-v2"
 PROTOCOLS: Final = (OPEN_AI, COHERE, OPEN_INFERENCE_1, OPEN_INFERENCE_2)
 """The published names of protocols."""
 _NAMES: Final = {name.lower(): name for name in PROTOCOLS} | {"v1": OPEN_INFERENCE_1, "v2": OPEN_INFERENCE_2}
-_OPEN_AI_PATHS: Final = ("/v1/models", "/health")
-_OPEN_INFERENCE_2_PATHS: Final = ("/v2/health/ready", "/health")
+_OPEN_AI_PATHS: Final = (MODELS_PATH, HEALTH_PATH)
+_OPEN_INFERENCE_2_PATHS: Final = ("/v2/health/ready", HEALTH_PATH)
 
 
 def protocol_name(text: str) -> str:

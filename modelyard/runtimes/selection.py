@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from modelyard.objects.documents import counted, cut, few, listed, shown
+from modelyard.objects.limits import LONGEST_PROBLEM
 from modelyard.runtimes.accelerators import AcceleratorClass, place
 from modelyard.runtimes.matching import differences, label, matches
 from modelyard.runtimes.values import ModelKind, ModelView, Runtime, SupportedFormat, Wishes
@@ -18,7 +19,6 @@ NAME_IN_MESSAGE = 20
 SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME = "ServingRuntime", "ClusterServingRuntime"
 NO_RUNTIME = "NoSupportingRuntime"
 """Code of a ranking's problem: none of the runtimes can serve the model."""
-_MOST_SAID = 1000
 _ENTRIES_SAID = 10
 _WANTED = re.compile(r"(?P<head>.* (?:runtime|requires) )(?P<value>'.*')")
 """A difference, and in it the value of the runtime."""
@@ -41,14 +41,14 @@ class RejectionReason(NamedTuple):
         if self.kind is None:
             return self.text
         said = "; ".join(few(_differences(self.formats, self.kind), _ENTRIES_SAID))
-        return cut(f"model format {shown(label(self.kind))} {self.text}: {said}", _MOST_SAID)
+        return cut(f"model format {shown(label(self.kind))} {self.text}: {said}", LONGEST_PROBLEM)
 
 
 def _differences(formats: Iterable[SupportedFormat], kind: ModelKind) -> list[str]:
     """What differs, once for all entries in which the same does; those that differ in yet more say nothing new."""
     alike: dict[tuple[str, ...], list[dict[str, None]]] = {}
     for entry in formats:
-        found = tuple(cut(text, _MOST_SAID) for text in differences(entry, kind))
+        found = tuple(cut(text, LONGEST_PROBLEM) for text in differences(entry, kind))
         split = [_WANTED.fullmatch(text) for text in found]
         heads = tuple(one["head"] if one else text for one, text in zip(split, found, strict=True))
         values = alike.setdefault(heads, [{} for _ in heads])
@@ -196,14 +196,16 @@ def _by_name(
     elif verdict.runtime.disabled:
         problem = RejectionReason("RuntimeDisabled", f"{verdict.runtime.scope} runtime {named} is disabled")
     else:
-        text = cut(f"runtime {named} does not support model {model.name}: {verdict.why}", _MOST_SAID)
+        text = cut(f"runtime {named} does not support model {model.name}: {verdict.why}", LONGEST_PROBLEM)
         problem = RejectionReason("RuntimeNotSupported", text)
     return Ranking(model, tuple(verdicts), problem=problem)
 
 
 def _none(model: ModelView, verdicts: Sequence[RuntimeVerdict], namespace: str) -> RejectionReason:
     inside = sum(bool(verdict.runtime.namespace) for verdict in verdicts)
-    why = [f"{verdict.runtime.name} ({cut(verdict.why, _MOST_SAID // 4)})" for verdict in verdicts[:NAME_IN_MESSAGE]]
+    why = [
+        f"{verdict.runtime.name} ({cut(verdict.why, LONGEST_PROBLEM // 4)})" for verdict in verdicts[:NAME_IN_MESSAGE]
+    ]
     why += [f"and {len(verdicts) - NAME_IN_MESSAGE} more"] if len(verdicts) > NAME_IN_MESSAGE else []
     fmt = model.kind.format.name if model.kind.format else "unknown"
     where = f" in namespace {namespace}" if namespace else ""
@@ -332,7 +334,7 @@ def _accelerator(
         return "", []
     found = place(model.facts, runtime.devices, there, wishes.constraints, wishes.policy, wishes.tokens)
     if found.chosen is None:
-        return "", [RejectionReason("NoFittingAccelerator", cut("; ".join(few(found.reasons)), _MOST_SAID))]
+        return "", [RejectionReason("NoFittingAccelerator", cut("; ".join(few(found.reasons)), LONGEST_PROBLEM))]
     if found.fit is not None:
         notes.append(f"on {found.chosen.name}: {found.fit.reason}")
     return found.chosen.name, []

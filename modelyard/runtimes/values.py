@@ -15,6 +15,7 @@ from modelyard.models.model_size import read_size, size_of
 from modelyard.models.storage_parameters import source_uri, storage_warnings
 from modelyard.objects.deployment_modes import MODE, MULTI_NODE, OF_RUNTIMES, RAW, SPLIT
 from modelyard.objects.documents import cut, mapping, printable
+from modelyard.objects.limits import LONGEST_PROBLEM
 from modelyard.objects.parse import annotations_of, container_gpus
 from modelyard.resources import (
     BaseModel,
@@ -37,7 +38,6 @@ RELEASES = "modelyard.dev/version-comparison"
 ACCELERATOR_CLASS = "ome.io/accelerator-class"
 
 _MAX_ENTRIES = 500
-_MOST_TOLD = 500
 
 
 class Library(NamedTuple):
@@ -326,8 +326,8 @@ def _identity(obj: Mapping[str, Any], namespaced: bool) -> tuple[str, str]:
 
 def _wrong(error: Exception) -> str:
     if isinstance(error, ResourceInvalid):
-        return cut(printable("; ".join(f"{path}: {text}" for path, text in error.problems)), _MOST_TOLD)
-    return cut(printable(f"{type(error).__name__}: {error}"), _MOST_TOLD)
+        return cut(printable("; ".join(f"{path}: {text}" for path, text in error.problems)), LONGEST_PROBLEM)
+    return cut(printable(f"{type(error).__name__}: {error}"), LONGEST_PROBLEM)
 
 
 def _text(value: object) -> str:

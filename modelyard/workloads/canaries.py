@@ -14,10 +14,11 @@ from typing import Final
 
 from modelyard.objects.deployment_modes import RAW, SERVERLESS
 from modelyard.objects.documents import counted
+from modelyard.objects.limits import LARGEST_INTEGER
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.workloads import model_routes, names
 from modelyard.workloads.changes import Identity, Object, identity
-from modelyard.workloads.components import LARGEST_NUMBER, components, effective
+from modelyard.workloads.components import components, effective
 from modelyard.workloads.model_routes import Behind
 from modelyard.workloads.standing import makes_pods
 from modelyard.workloads.values import Body, ChildObject, Note, Rendered, StoredChild, plain
@@ -50,7 +51,7 @@ def is_canary(body: Object) -> bool:
 
 def share(replicas: int, percent: int) -> int:
     """Pods of a canary beside so many others."""
-    return min(max(1, round(replicas * percent / (100 - percent))), LARGEST_NUMBER) if percent and replicas else 0
+    return min(max(1, round(replicas * percent / (100 - percent))), LARGEST_INTEGER) if percent and replicas else 0
 
 
 def beside(

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from modelyard.objects.deployment_modes import MODE, MODES, MULTI_NODE, RAW, RAY, SERVERLESS
 from modelyard.objects.documents import mapping, shown
+from modelyard.objects.limits import LARGEST_INTEGER
 from modelyard.objects.parse import texts
 from modelyard.resources import InferenceService, ServingRuntime
 from modelyard.resources.ome.older_form import engine_config
@@ -19,8 +20,6 @@ from modelyard.workloads.values import Abilities, Body, Refusal, plain
 
 INITIAL_REPLICAS: Final = "modelyard.dev/initial-replicas"
 """Annotation of a service or a component: the replicas to begin with. Default: the fewest, at least one."""
-LARGEST_NUMBER: Final = 2**31 - 1
-"""Replicas are 32-bit numbers in Kubernetes, and not every API server checks that."""
 MAX_WEIGHTS: Final = 1000
 """FineTunedWeights of one service, as many as a Model's backend may have adapters."""
 KNATIVE: Final = ("serving.knative.dev/v1", "Service")
@@ -170,8 +169,8 @@ def _check_numbers(part: Mapping[str, Any], path: str) -> None:
     numbers = {name: part.get(name) for name in ("minReplicas", "maxReplicas", "size")}
     numbers |= {"worker.size": mapping(part.get("worker")).get("size")}
     for name, number in numbers.items():
-        if isinstance(number, int) and number > LARGEST_NUMBER:
-            raise Refusal("InvalidSpec", f"{path}.{name}", f"{shown(number)} is above {LARGEST_NUMBER}", "lower it")
+        if isinstance(number, int) and number > LARGEST_INTEGER:
+            raise Refusal("InvalidSpec", f"{path}.{name}", f"{shown(number)} is above {LARGEST_INTEGER}", "lower it")
 
 
 def _dumped(one: InferenceService | ServingRuntime, path: str) -> Body:

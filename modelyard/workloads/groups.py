@@ -72,7 +72,7 @@ def leader_worker_set(group: PodGroup, replicas: int | None) -> Body:
 
 
 MOST_OBJECTS: Final = 64
-"""Workloads of a component whose groups are objects of their own."""
+"""Workloads of a component, or of a backend, whose groups are objects of their own."""
 GROUP: Final = "modelyard.dev/group"
 """Label: the number of the group that a pod belongs to, where there is no LeaderWorkerSet."""
 

@@ -54,7 +54,7 @@ from modelyard.workloads.world import (
 )
 
 SETTINGS = "serving-settings"
-PATIENCE = 1800.0
+READY_WITHIN = 1800.0
 """Seconds that a run stays for pods to become ready. They may do so later, too: then only nobody watches them."""
 _MODEL_LABEL = "models.ome.io/"
 _ROUTES = ("external-service", "ingress")
@@ -349,7 +349,7 @@ class RollOut(ABC):
 
     def _awaited(self, standing: Standing, now: float) -> list[ComponentStanding]:
         """Not those that wait for a person or for nodes, nor those that come after: the reconcile shift looks on."""
-        late = standing.aim is not None and standing.aim.since is not None and now >= standing.aim.since + PATIENCE
+        late = standing.aim is not None and standing.aim.since is not None and now >= standing.aim.since + READY_WITHIN
         if standing.problem is not None or late:
             return []
         behind = [state for state in standing.states.values() if not state.rolled_out]

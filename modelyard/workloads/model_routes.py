@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects.documents import cut
+from modelyard.objects.limits import LONGEST_MODEL_NAME
 from modelyard.objects.parse import conditions
 from modelyard.workloads import metadata, names
 from modelyard.workloads.command_line import literals, words
@@ -25,8 +26,6 @@ MAX_ADAPTERS: Final = 10
 """Names of adapters in one ModelRoute."""
 _DEFAULT: Final = "default"
 """Name of the rule that all requests take for which there is no other."""
-_LONGEST = 256
-"""Characters of the name of a model."""
 _MODEL_FLAGS = ("--served-model-name", "--model", "--model-path")
 
 
@@ -66,7 +65,7 @@ def routing(
 
 
 def _behind(of: RoutedService, entry: Backend, engine: Backend, selector: Body) -> tuple[ChildObject, ...]:
-    known = engine.model if len(engine.model) <= _LONGEST and "$(" not in engine.model else ""
+    known = engine.model if len(engine.model) <= LONGEST_MODEL_NAME and "$(" not in engine.model else ""
     asked = known if known and not known.startswith("/") else of.name  # a path is nothing that clients would send
     mine = {names.SERVICE: names.label_value(of.name)}
     spec: Body = {

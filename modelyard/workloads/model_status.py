@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects.documents import cut, mapping
+from modelyard.objects.limits import LONGEST_MESSAGE
 from modelyard.objects.parse import timestamp
 from modelyard.workloads import names
 from modelyard.workloads.canaries import is_canary
@@ -32,7 +33,6 @@ UP_TO_DATE, IN_PROGRESS, BLOCKED, INVALID = "UpToDate", "InProgress", "BlockedBy
 FAILED: Final = "FailedToLoad"
 _ORDER: Final = (FAILED, "Pending", "Loading", "Standby", "Loaded")
 """States, the one that is furthest behind first: that of the whole is that of its component furthest behind."""
-_LONGEST = 2000
 _REASONS: Final = {
     "ModelDisabled": "BaseModelDisabled",
     PENDING: "BaseModelNotReady",
@@ -214,7 +214,7 @@ def _given_up(state: Standing) -> LoadFailure:
         failure = _pod_failure(state, component, component.trouble)
         return failure._replace(message=state.returned)
     stored = mapping(mapping(state.service.status.get("modelStatus")).get("lastFailureInfo"))
-    if stored.get("message") == cut(state.returned, _LONGEST):
+    if stored.get("message") == cut(state.returned, LONGEST_MESSAGE):
         return LoadFailure(
             str(stored.get("reason") or ""),
             state.returned,
@@ -258,7 +258,7 @@ def _failure_info(state: Standing, failure: LoadFailure, stored: Mapping[str, An
     revision = state.aim.revision.name if state.aim is not None else ""
     info: dict[str, Any] = {
         "reason": failure.reason,
-        "message": cut(failure.message, _LONGEST),
+        "message": cut(failure.message, LONGEST_MESSAGE),
         "location": cut(failure.location, 253) or None,
         "exitCode": failure.exit_code,
         "modelRevisionName": revision or f"{service.key.name}-generation-{service.subject.generation}",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 
+from modelyard.objects.limits import LONGEST_LABEL
+
 SERVICE, COMPONENT = "ome.io/inferenceservice", "component"
 """Labels of everything made for an InferenceService: routers and scalers select by them."""
 WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 """Label of the pods of a group, 0 for the leader; LeaderWorkerSet sets it itself."""
 APP = "app"
 ENGINE, DECODER, ROUTER = "engine", "decoder", "router"
-LONGEST = 63
 _WORKLOAD = 50
 """Characters of the name of what makes pods: theirs, and the hash of their revision, are made of it."""
 
@@ -19,7 +20,7 @@ _DNS_1035 = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?\Z")
 _LABEL = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?\Z")
 
 
-def fitting(text: str, most: int = LONGEST) -> str:
+def fitting(text: str, most: int = LONGEST_LABEL) -> str:
     """The text as a name that every kind takes (DNS-1035); what is no such name is told apart by 8 hex digits of its
     SHA-256, a dash and its end. A leading digit becomes ``a``."""
     if len(text) <= most and _DNS_1035.match(text):
@@ -29,9 +30,9 @@ def fitting(text: str, most: int = LONGEST) -> str:
 
 def label_value(text: str) -> str:
     """The text as the value of a label, in the same way."""
-    if len(text) <= LONGEST and _LABEL.match(text):
+    if len(text) <= LONGEST_LABEL and _LABEL.match(text):
         return text
-    return _hashed(text, re.sub(r"[^-A-Za-z0-9_.]+", "-", text), LONGEST)
+    return _hashed(text, re.sub(r"[^-A-Za-z0-9_.]+", "-", text), LONGEST_LABEL)
 
 
 def _hashed(text: str, plain: str, most: int) -> str:

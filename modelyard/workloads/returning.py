@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONTROLLER_REVISIONS
+from modelyard.objects.limits import LONGEST_LABEL
 from modelyard.objects.parse import controller_of, epoch, key_of
 from modelyard.reconcile.plan import LARGEST, Child, Want, World
 from modelyard.workloads import names
@@ -60,7 +61,7 @@ class Revision(NamedTuple):
     def of(cls, service: StoredService, inputs: Mapping[str, Any], result: Rendered) -> Revision:
         """Return the revision of a service that was rendered from these inputs."""
         text = canonical(inputs) if inputs else ""
-        name = f"{names.fitting(service.key.name, names.LONGEST - _DIGITS - 1)}-{_hash(text)}"
+        name = f"{names.fitting(service.key.name, LONGEST_LABEL - _DIGITS - 1)}-{_hash(text)}"
         return cls(name, text if len(text) <= MAX_TEXT else "", pods_hash(result.children))
 
     def manifest(self, service: StoredService, labels: OwnLabels) -> Body:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from modelyard.objects import Condition
-from modelyard.objects.documents import cut
 from modelyard.objects.kinds import SERVICES
 from modelyard.objects.parse import condition
 from modelyard.resources import InferenceService
@@ -23,7 +22,6 @@ COMPONENT_CONDITIONS: Final = frozenset(
     f"{kind}{aspect}" for kind in _KINDS for aspect in ("Ready", "RouteReady", "ConfigurationReady")
 )
 """Types of the conditions that a service has of its components."""
-_LONGEST = 2000
 
 
 def route_conditions(state: Standing, latest: Condition) -> list[Condition]:
@@ -81,14 +79,14 @@ def _route(state: Standing, component: ComponentStanding, latest: Condition) -> 
         child.kind == SERVICES and child.key.name == name and child.owner == uid for child in state.there.values()
     )
     if not component.ready:
-        return Condition(type_, "False", "ComponentNotReady", cut(component.message, _LONGEST))
+        return Condition(type_, "False", "ComponentNotReady", component.message)
     if not exists:
         reason, message = (
             (latest.reason, latest.message)
             if latest.status != "True"
             else ("ServiceMissing", f"Service {name} does not exist, or is not of this service")
         )
-        return Condition(type_, "False", reason, cut(message, _LONGEST))
+        return Condition(type_, "False", reason, message)
     return Condition(type_, "True", "RoutesMade", f"Service {name} leads to the pods of the {kind}")
 
 
@@ -100,5 +98,5 @@ def _copied(type_: str, body: Mapping[str, Any], source: str) -> Condition:
         type_,
         str(source_condition.get("status") or "Unknown"),
         reason,
-        cut(message if source_condition else missing, _LONGEST),
+        message if source_condition else missing,
     )

@@ -12,6 +12,7 @@ from typing import Any
 from modelyard.objects import Condition, Notice
 from modelyard.objects.deployment_modes import VIRTUAL
 from modelyard.objects.documents import cut
+from modelyard.objects.limits import LONGEST_MESSAGE
 from modelyard.objects.parse import condition, timestamp
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import status_plan
@@ -29,7 +30,6 @@ from modelyard.workloads.weight_status import WEIGHTS_READY, weights_ready
 READY, LATEST, INGRESS = "Ready", "LatestDeploymentReady", "IngressReady"
 OURS = frozenset((READY, LATEST, INGRESS, "RoutesReady", WEIGHTS_READY, *COMPONENT_CONDITIONS))
 UNREPORTED = "what was asked for is written, and its controller has not reported on it yet"
-_MOST = 2000
 
 
 def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
@@ -61,7 +61,7 @@ def record(here: Standing, now: float) -> dict[str, Any]:
             **here.aim.marks,
             SINCE: timestamp(since) if since is not None else None,
             GOOD: here.good or None,
-            RETURNED: cut(here.returned, _MOST) or None,
+            RETURNED: cut(here.returned, LONGEST_MESSAGE) or None,
             READY_SINCE: timestamp(here.watch.ready) if here.watch is not None else None,
             COMPARED: here.compared or None,
         }
@@ -74,7 +74,7 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
         message = "InferenceService is in VirtualDeployment mode"
         return {READY: Condition(READY, "True", VIRTUAL, message)}
     found = [
-        Condition(f"{one.kind.capitalize()}Ready", str(one.ready), one.reason, cut(one.message, _MOST))
+        Condition(f"{one.kind.capitalize()}Ready", str(one.ready), one.reason, one.message)
         for one in here.states.values()
     ]
     latest = as_asked(here, doing)
@@ -95,7 +95,7 @@ def _conditions(here: Standing, doing: Sequence[str]) -> dict[str, Condition]:
         ready = Condition(READY, "False", ingress.reason, ingress.message)
     else:
         said = "all components are ready" + (f"; not as it was asked for: {problem}" if problem is not None else "")
-        ready = Condition(READY, "True", "Ready", cut(said, _MOST))
+        ready = Condition(READY, "True", "Ready", said)
     routes = route_conditions(here, latest)
     wanted = {one.type: one for one in (*found, ingress, *routes, roll_up(ingress, routes), latest, ready)}
     if (predictor := predictor_condition(here, wanted)) is not None:
@@ -109,7 +109,7 @@ def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
     """Whether what was asked for is what runs; if not, which step it is at, and why."""
 
     def no(reason: str, message: str) -> Condition:
-        return Condition(LATEST, "False", reason, cut(message, _MOST))
+        return Condition(LATEST, "False", reason, message)
 
     if here.problem is not None:
         return no(here.problem.reason, str(here.problem))
@@ -134,18 +134,18 @@ def as_asked(here: Standing, doing: Sequence[str]) -> Condition:
     if here.watch is not None:
         return no("Comparing", f"what was asked for is what runs, {here.watch.words}")
     if here.canary:
-        return Condition(LATEST, "True", "Canary", cut("; ".join(filter(None, (here.canary, here.compared))), _MOST))
+        return Condition(LATEST, "True", "Canary", "; ".join(filter(None, (here.canary, here.compared))))
     if here.updates:  # of a LeaderWorkerSet, which does not say what it has observed
         return no("RollingOut", UNREPORTED)
     if here.held:
         said = f"{'; '.join(here.held)}: allow it by the annotation {ACCEPT} (what it would be, adoption, or always)"
-        return Condition(LATEST, "True", "ChangesHeld", cut(said, _MOST))
+        return Condition(LATEST, "True", "ChangesHeld", said)
     notes = here.result.notes if isinstance(here.result, Rendered) else ()
     said = "what was asked for is what runs"
     better = f"a new service would have runtime {here.resolved.better}" if here.resolved.better else ""
     deprecated = (text for _, text in _deprecations(here))
     words = filter(None, (said, here.compared, _taken(here), better, *deprecated, *(note.message for note in notes)))
-    return Condition(LATEST, "True", "RolledOut", cut("; ".join(words), _MOST))
+    return Condition(LATEST, "True", "RolledOut", "; ".join(words))
 
 
 def _deprecations(here: Standing) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from modelyard.objects import Condition
-from modelyard.objects.documents import cut, few
+from modelyard.objects.documents import few
 from modelyard.workloads import names
 from modelyard.workloads.canaries import is_canary
 from modelyard.workloads.fine_tuned import subject
@@ -20,7 +20,6 @@ from modelyard.workloads.standing import is_workload
 from modelyard.workloads.values import Body, Note, Refused, Rendered
 
 WEIGHTS_READY: Final = "FineTunedWeightsReady"
-_LONGEST: Final = 2000
 _NAMED: Final = 20
 """Weights of each kind that a message names."""
 
@@ -46,13 +45,13 @@ def weights_ready(standing: Standing, latest: Condition) -> Condition | None:
     missing = {name: why for name, why in missing.items() if name not in serving}
     served = f"served: {', '.join(few(serving, _NAMED))}" if serving else ""
     if not missing:
-        return Condition(WEIGHTS_READY, "True", "WeightsServed", cut(served, _LONGEST))
+        return Condition(WEIGHTS_READY, "True", "WeightsServed", served)
     by_text: dict[str, list[str]] = {}
     for name, (_, text) in missing.items():
         by_text.setdefault(text, []).append(name)
     parts = [f"not served: {', '.join(few(listed, _NAMED))}: {text}" for text, listed in by_text.items()]
     reason = next(iter(missing.values()))[0]
-    return Condition(WEIGHTS_READY, "False", reason, cut("; ".join(filter(None, (served, *parts))), _LONGEST))
+    return Condition(WEIGHTS_READY, "False", reason, "; ".join(filter(None, (served, *parts))))
 
 
 def _reason(

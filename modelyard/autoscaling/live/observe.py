@@ -15,6 +15,7 @@ from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.autoscaling.variants.slo.costs import HIGHEST
 from modelyard.objects import TargetRef
 from modelyard.objects.documents import cut
+from modelyard.objects.limits import LONGEST_MODEL_NAME
 from modelyard.objects.parse import (
     Object,
     annotations_of,
@@ -35,8 +36,6 @@ READ = (MIN_REPLICAS, MAX_REPLICAS, ACTUATION, COMPATIBILITY, WAKE_QUERY, PREDIC
 MAX_ANNOTATION = 4096
 """Characters that are kept of each; what is longer is refused by whoever reads it."""
 DEFAULT_COST = 10.0
-MAX_NAME = 256
-"""Characters of the name of a model or an accelerator. An engine's own name for its model is a label of metrics."""
 
 
 def hpa(obj: Object) -> Consumer | None:
@@ -89,8 +88,8 @@ def slo_spec(obj: Object) -> SLOSpec | None:
         decode = _numbers(parameters.get("decodeParms") or {}, "alpha", "beta")
         prefill = _numbers(parameters.get("prefillParms") or {}, "gamma", "delta")
         return SLOSpec(
-            variant_id=cut(str(spec["variantID"]), MAX_NAME),
-            accelerator=cut(str(spec["accelerator"]), MAX_NAME),
+            variant_id=cut(str(spec["variantID"]), LONGEST_MODEL_NAME),
+            accelerator=cut(str(spec["accelerator"]), LONGEST_MODEL_NAME),
             accelerator_count=int(spec["acceleratorCount"]),
             class_name=str(reference.get("name") or ""),
             class_key=str(reference.get("key") or ""),
@@ -104,7 +103,7 @@ def slo_spec(obj: Object) -> SLOSpec | None:
 
 
 def _numbers(given: Object, *names: str) -> dict[str, str]:
-    return {name: cut(str(given[name]), MAX_NAME) for name in names if name in given}
+    return {name: cut(str(given[name]), LONGEST_MODEL_NAME) for name in names if name in given}
 
 
 def variant(obj: Object, *, strict: bool = False) -> Variant:
@@ -119,8 +118,8 @@ def variant(obj: Object, *, strict: bool = False) -> Variant:
     except ResourceInvalid as error:
         problem = str(error)
     for field in ("modelID", "accelerator", "variantID"):
-        if len(spec.get(field) or "") > MAX_NAME:
-            problem = f"spec.{field} has more than {MAX_NAME} characters"
+        if len(spec.get(field) or "") > LONGEST_MODEL_NAME:
+            problem = f"spec.{field} has more than {LONGEST_MODEL_NAME} characters"
     annotations = metadata.get("annotations") or {}
     memory, damage = parse_memory(VariantMemory, AUTOSCALING_STATE, annotations.get(AUTOSCALING_STATE))
     reference = spec.get("scaleTargetRef") or {}
@@ -138,7 +137,7 @@ def variant(obj: Object, *, strict: bool = False) -> Variant:
         generation=int(metadata.get("generation") or 0),
         resource_version=metadata.get("resourceVersion", ""),
         created=epoch(metadata.get("creationTimestamp")),
-        model_id=cut(spec.get("modelID") or "", MAX_NAME),
+        model_id=cut(spec.get("modelID") or "", LONGEST_MODEL_NAME),
         target=target,
         cost=cost_of(spec.get("variantCost")),
         labels=metadata.get("labels") or {},
@@ -146,7 +145,7 @@ def variant(obj: Object, *, strict: bool = False) -> Variant:
         deleting=bool(metadata.get("deletionTimestamp")),
         form=form,
         status_replicas=int(allocation.get("numReplicas") or 0) if decided else None,
-        status_accelerator=cut(allocation.get("accelerator") or "", MAX_NAME) or None,
+        status_accelerator=cut(allocation.get("accelerator") or "", LONGEST_MODEL_NAME) or None,
         last_run=epoch(decided) if decided else None,
         conditions=conditions(status.get("conditions")),
         memory=memory,

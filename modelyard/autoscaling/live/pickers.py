@@ -30,7 +30,7 @@ TIMEOUT = 5.0
 MOST_POOLS = 50
 """Pools of one namespace that are looked at, the first by name."""
 LOOK_AGAIN = 30.0
-"""Seconds after which the addresses of a picker's pods are looked up again."""
+"""Seconds after which InferencePools, and the addresses of a picker's pods, are looked up again."""
 TOKEN = "EPP_METRIC_READER_BEARER_TOKEN"
 TOKEN_FOR = "EPP_METRIC_READER_BEARER_TOKEN_FOR"
 """Services that may have the token, as ``namespace/name``, with commas between them."""

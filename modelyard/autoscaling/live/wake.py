@@ -19,9 +19,10 @@ from typing import Any, Self
 from modelyard.autoscaling.fleet import Fleet, shared_models
 from modelyard.autoscaling.live.bindings.objects import BindingSpec
 from modelyard.autoscaling.live.demands import at_zero, wake_expressions
-from modelyard.autoscaling.live.pickers import TIMEOUT, PickerError, PickerReader, Pool, list_pools, pool_of
+from modelyard.autoscaling.live.pickers import LOOK_AGAIN, TIMEOUT, PickerError, PickerReader, Pool, list_pools, pool_of
 from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.view import BindingView
+from modelyard.backoff import Backoff
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import MOST, Expression, Expressions
@@ -37,8 +38,6 @@ log = logging.getLogger(__name__)
 INTERVAL = 1.0
 SLOWEST = 30.0
 """Seconds between two questions to a source that keeps failing or has nothing to say."""
-LOOK_AGAIN = 30.0
-"""Seconds after which InferencePools are looked up again."""
 FRESH = 5.0
 """Seconds after which a reading is not handed to a tick any more."""
 
@@ -70,6 +69,7 @@ class Source:
     models: Mapping[Key, str] = field(default_factory=dict)
     shared: Collection[str] = ()
     """Models that several namespaces serve."""
+    failures: int = 0
     delay: float = 0.0
     next_at: float = 0.0
     said_at: float = float("-inf")
@@ -95,6 +95,7 @@ class Poller:
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
+        self._backoff = Backoff(interval, max(SLOWEST, interval))
         self._sources: dict[tuple[str, str], Source] = {}
         self._demand = asyncio.Event()
 
@@ -151,9 +152,10 @@ class Poller:
             source.next_at = clock() + self._interval  # it was slow; a tick must not wait for it all over again
             raise
         if source.answer is None:
-            source.delay = min(max(2 * source.delay, self._interval), max(SLOWEST, self._interval))
+            source.failures += 1
         else:
-            source.delay = self._interval
+            source.failures = 0
+        source.delay = self._backoff.delay(source.failures + 1)
         if error is not None and error != source.error:
             log.warning("%s cannot be asked for waiting requests: %s", name, error)
         source.error = error

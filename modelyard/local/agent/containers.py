@@ -18,6 +18,7 @@ from pathlib import Path
 
 import aiohttp
 
+from modelyard.backoff import Backoff
 from modelyard.cluster import Object
 from modelyard.local import processes
 from modelyard.local.agent import probes
@@ -28,8 +29,7 @@ from modelyard.local.state import now
 
 logger = logging.getLogger(__name__)
 
-FIRST = 10.0
-LONGEST = 300.0
+_RESTARTS = Backoff(10.0, longest=300.0)
 FORGOTTEN_AFTER = 600.0
 """Seconds a run must last for the ends before it to be forgotten (twice the longest delay, as the kubelet has it)."""
 _UNKNOWN = "ContainerStatusUnknown"
@@ -306,7 +306,4 @@ def restart_delay(failures: int, scale: float = 1.0) -> float:
 
     The first restart comes at once, as on a cluster.
     """
-    if failures <= 1:
-        return 0.0
-    # Beyond this power every delay is the longest one.
-    return min(LONGEST, FIRST * float(2 ** min(failures - 2, 10))) * scale
+    return _RESTARTS.delay(failures - 1, scale)

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from modelyard.backoff import Backoff
 from modelyard.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, Object
 from modelyard.hosts import HOSTS_VARIABLE
 from modelyard.local.agent.containers import ContainerPlace, ContainerRunner
@@ -25,8 +26,7 @@ from modelyard.local.state import now
 
 logger = logging.getLogger(__name__)
 
-_RETRY_FIRST = 0.2
-_RETRY_LAST = 5.0
+_RETRIES = Backoff(0.2, longest=5.0)
 # A pod that was deleted with force has no time left; the kubelet gives it this much.
 _FORCED_GRACE = 2.0
 
@@ -167,7 +167,7 @@ class PodRunner:
     async def _remove(self) -> None:
         """Take the object out of the API and forget the pod; whoever sees that it is gone finds no files of it."""
         await asyncio.to_thread(self._volumes.remove)
-        delay = _RETRY_FIRST
+        failures = 0
         while not self._vanished:
             try:
                 await self._services.cluster.delete(
@@ -179,8 +179,8 @@ class PodRunner:
                 break
             except ClusterError as error:
                 logger.warning("pod %s cannot be removed yet: %s", self.described, error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _RETRY_LAST)
+                failures += 1
+                await asyncio.sleep(_RETRIES.delay(failures))
         self._services.records.remove(self.record.uid)
         self._services.addresses.free(self.record.address)
 
@@ -283,7 +283,7 @@ class PodRunner:
             await self._report_until_done()
 
     async def _report_until_done(self) -> None:
-        delay = _RETRY_FIRST
+        failures = 0
         while not self._vanished:
             status = self._status()
             if _says(self._pod.get("status") or {}, status):
@@ -298,11 +298,11 @@ class PodRunner:
                 return
             except ClusterError as error:
                 logger.warning("status of pod %s cannot be written yet: %s", self.described, error)
+                failures += 1
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(delay):
+                    async with asyncio.timeout(_RETRIES.delay(failures)):
                         await self._dirty.wait()
                 self._dirty.clear()
-                delay = min(2 * delay, _RETRY_LAST)
                 continue
             if _revision(stored) >= _revision(self._pod):
                 self._pod = stored

@@ -34,11 +34,11 @@ from modelyard.cluster import (
     Object,
 )
 from modelyard.local.agent.service_accounts import ACCOUNT_PATH, credential_files, request_token
+from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)
 
 TERMINATION_LOG = "/dev/termination-log"
-_MOST_MESSAGE = 4096
 _MOST_LOG = 2048
 _MOST_LINES = 80
 _OBJECTS = frozenset(("configMap", "secret", "downwardAPI"))
@@ -224,7 +224,7 @@ def _beginning(log: Path) -> bytes:
     """What a termination message may be, of a file; empty for a link, a pipe or whatever else a process put there."""
     descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as stream:
-        return stream.read(_MOST_MESSAGE) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        return stream.read(TERMINATION_MESSAGE_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
 def _relocated_text(content: bytes, paths: Mapping[str, Path]) -> bytes:

@@ -12,20 +12,22 @@ import platform
 import re
 import shutil
 import tarfile
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from urllib3 import BaseHTTPResponse, Retry
+from urllib3.exceptions import HTTPError
 
 from modelyard.local.binaries import store
 from modelyard.local.binaries.store import Stages
 from modelyard.local.paths import BinaryNotFound
+from modelyard.models.errors import FetchError
+from modelyard.models.sources.http import CHUNK, HttpPool
 
 _PROBE_TIMEOUT = 3.0
 _READ_TIMEOUT = 60.0
-_CHUNK = 1024 * 1024
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -122,12 +124,15 @@ def obtain(names: Iterable[str], progress: Callable[[str], None], releases: tupl
 
 
 @contextmanager
-def _opened(url: str, *, method: str = "GET", timeout: float = _READ_TIMEOUT) -> Iterator[IO[bytes]]:
+def _opened(url: str, *, method: str = "GET", timeout: float = _READ_TIMEOUT) -> Iterator[BaseHTTPResponse]:
     """What a site answers. Raises `Unreachable`, also when it breaks off."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=timeout) as answer:
+        pool = HttpPool(public=False, connect=timeout, read=timeout)
+        with pool.request(method, url, retries=Retry(5, connect=0, read=0), preload_content=False) as answer:
+            if answer.status != 200:
+                raise Unreachable(f"{url}: HTTP {answer.status}")
             yield answer
-    except OSError as error:
+    except (HTTPError, FetchError, OSError) as error:
         raise Unreachable(f"{url}: {error}") from error
 
 
@@ -136,7 +141,7 @@ def _checksum(release: Release, architecture: str) -> str:
         return release.checksums[architecture]
     name = release.url.format(arch=architecture).rpartition("/")[2]
     with _opened(release.checksum_file) as answer:
-        text = answer.read(_CHUNK).decode("utf-8", "replace")
+        text = answer.read(CHUNK).decode("utf-8", "replace")
     found = re.search(rf"(?m)^([0-9a-f]{{64}})\s+\*?{re.escape(name)}$", text)
     if found is None:
         raise BinaryNotFound(f"{release.checksum_file} has no checksum of {name}")
@@ -146,7 +151,7 @@ def _checksum(release: Release, architecture: str) -> str:
 def _download(url: str, target: Path, checksum: str, algorithm: str) -> None:
     digest = hashlib.new(algorithm)
     with _opened(url) as answer, target.open("wb") as stream:
-        while chunk := answer.read(_CHUNK):
+        while chunk := answer.read(CHUNK):
             digest.update(chunk)
             stream.write(chunk)
     if digest.hexdigest() != checksum:
@@ -165,4 +170,4 @@ def _extract(archive: Path, member: str, target: Path) -> None:
         if source is None:
             raise BinaryNotFound(f"{archive.name} holds no {member}")
         with source, target.open("wb") as stream:
-            shutil.copyfileobj(source, stream, _CHUNK)
+            shutil.copyfileobj(source, stream, CHUNK)

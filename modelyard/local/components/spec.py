@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import httpx
+import urllib3
 
 from modelyard.local.paths import InstancePaths, LocalClusterError
 from modelyard.local.settings import Component, StackSettings
@@ -66,11 +66,11 @@ class NotReady(Exception):
 
 
 @cache
-def _context(ca: Path | None, client: tuple[Path, Path] | None) -> ssl.SSLContext:
+def _pool(ca: Path | None, client: tuple[Path, Path] | None) -> urllib3.PoolManager:
     context = ssl.create_default_context(cafile=ca)
     if client is not None:
         context.load_cert_chain(*client)
-    return context
+    return urllib3.PoolManager(ssl_context=context, timeout=_TIMEOUT, retries=False)
 
 
 def http_ok(
@@ -83,14 +83,14 @@ def http_ok(
 
     def check() -> None:
         try:
-            # Loopback is never reached through a proxy, whatever the environment says.
-            answer = httpx.get(url, verify=_context(ca, client), timeout=_TIMEOUT, trust_env=False)
-        except httpx.HTTPError as error:
+            answer = _pool(ca, client).request("GET", url)
+        except urllib3.exceptions.HTTPError as error:
             raise NotReady(f"{url}: {error}") from error
-        if answer.status_code != 200:
-            raise NotReady(f"{url}: HTTP {answer.status_code} {answer.text[-200:].strip()}".rstrip())
-        if contains not in answer.text:
-            raise NotReady(f"{url}: answered without {contains!r}: {answer.text[:200]}")
+        text = answer.data.decode("utf-8", "replace")
+        if answer.status != 200:
+            raise NotReady(f"{url}: HTTP {answer.status} {text[-200:].strip()}".rstrip())
+        if contains not in text:
+            raise NotReady(f"{url}: answered without {contains!r}: {text[:200]}")
 
     return check
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from modelyard.models.detection.gguf import GgufError, as_config, quantization_label, read_gguf
+from modelyard.models.detection.gguf import MAX_ELEMENTS, GgufError, as_config, quantization_label, read_gguf
 from modelyard.models.weight_sets import choose_weights
 from modelyard.objects.documents import shown
 
@@ -28,7 +28,6 @@ MAX_FILES = 20_000
 MAX_DEPTH = 6
 _MAX_KINDS = 2000
 """Tensors are summed by the last part of their name and their type; a model has a few dozen of these."""
-_MAX_ELEMENTS = 2**60
 _CHUNK = 2**20
 
 PIPELINE_INDEX, CONFIG, WEIGHT_INDEX = "model_index.json", "config.json", "model.safetensors.index.json"
@@ -281,7 +280,7 @@ class _Reader:
                 raise Unreadable(f"has a tensor without a shape: {shown(name)}")
             count = 1 if shape else 0
             for one in shape:
-                if type(one) is not int or not 0 <= one < _MAX_ELEMENTS or (count := count * one) > _MAX_ELEMENTS:
+                if type(one) is not int or not 0 <= one < MAX_ELEMENTS or (count := count * one) > MAX_ELEMENTS:
                     raise Unreadable(f"has a tensor of an impossible shape: {shown(name)}")
             elements[name.rpartition(".")[2][:64], str(tensor.get("dtype"))[:16]] += count
             if len(elements) > _MAX_KINDS:

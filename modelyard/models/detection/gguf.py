@@ -21,7 +21,8 @@ _MAX_METADATA = 10_000
 _MAX_TEXT = 1000
 _MAX_ARRAY = 10_000
 _MAX_DIMENSIONS = 8
-_MAX_ELEMENTS = 2**60
+MAX_ELEMENTS = 2**60
+"""Elements of a tensor: more are a forgery."""
 _CHUNK = 2**18
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -72,7 +73,7 @@ def read_gguf(stream: BinaryIO) -> GgufHeader:
             raise GgufError(f"has a tensor of {dimensions} dimensions")
         count = 1
         for _ in range(dimensions):
-            count = min(count * reader.scalar("Q"), _MAX_ELEMENTS)
+            count = min(count * reader.scalar("Q"), MAX_ELEMENTS)
         kind = reader.scalar("I")
         reader.scalar("Q")
         elements[_TENSOR_TYPES.get(kind, f"type {kind}")] += count

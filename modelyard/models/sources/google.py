@@ -16,12 +16,12 @@ from typing import Any
 import urllib3
 
 from modelyard.models.errors import FetchError, unavailable
+from modelyard.models.sources.http import TOKEN_LIMIT
 from modelyard.models.sources.source import Credentials
 
 HOST = "storage.googleapis.com"
 _METADATA_HOST = "metadata.google.internal"
 _TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
-_ANSWER_LIMIT = 65536
 _MARGIN = 120.0
 """Seconds before its end from which a token is not used any more."""
 
@@ -72,7 +72,7 @@ class MachineIdentity:
                 redirect=False,
                 preload_content=False,
             )
-            body = json.loads(answer.read(_ANSWER_LIMIT)) if answer.status == 200 else {}
+            body = json.loads(answer.read(TOKEN_LIMIT)) if answer.status == 200 else {}
             token, seconds = str(body["access_token"]), float(body["expires_in"])
         except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise unavailable(f"cannot get a token of this machine's Google identity: {str(error)[:200]}") from error

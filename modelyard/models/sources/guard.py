@@ -17,7 +17,7 @@ from modelyard.models.sources.proxies import read_proxy
 from modelyard.models.sources.source import ListingBudget, check_address, check_host
 
 _HOP = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "te", "upgrade"})
-_PATIENCE = 60.0
+_SILENCE = 60.0
 
 
 def guarded(public: bool, refused: list[FetchError], budget: ListingBudget | None = None) -> str:
@@ -25,7 +25,7 @@ def guarded(public: bool, refused: list[FetchError], budget: ListingBudget | Non
 
     ``budget`` counts what a listing asks for. In a tunnel each change from answer to request counts as a request.
     """
-    pool = HttpPool(public, read=_PATIENCE)
+    pool = HttpPool(public)
     server = ThreadingHTTPServer(
         ("127.0.0.1", 0),
         type(
@@ -63,7 +63,7 @@ class _Guard(BaseHTTPRequestHandler):
             ends = {target: self.connection, self.connection: target}
             answering = True
             try:
-                while ready := select(list(ends), (), (), _PATIENCE)[0]:
+                while ready := select(list(ends), (), (), _SILENCE)[0]:
                     for end in ready:
                         piece = end.recv(CHUNK)
                         if not piece:

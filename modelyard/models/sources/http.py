@@ -20,6 +20,8 @@ from modelyard.models.sources.proxies import read_proxy
 from modelyard.models.sources.source import RangesIgnored, check_address, check_host
 
 CHUNK = 1 << 20
+TOKEN_LIMIT = 1 << 16
+"""Bytes of an answer with a token."""
 _FIRST_READ = 64 << 10
 """Bytes that are read at once in the beginning."""
 _SLOW_READ = 1.0
@@ -41,9 +43,9 @@ _RESET = re.compile(r"[;,]\s*t\s*=\s*(\d+)")
 
 
 class HttpPool:
-    """Connections to any host, which say where they have led before anything is sent; through the HTTPS proxy, if any.
+    """Our synchronous HTTP client: connections check the address they have reached before anything is sent.
 
-    A proxy's own address is the administrator's choice and may be internal.
+    Requests go through the HTTPS proxy of the environment, if any, whose own address may be internal.
     """
 
     def __init__(self, public: bool, *, parallel: int = 1, connect: float = 10, read: float = 60) -> None:

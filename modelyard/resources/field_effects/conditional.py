@@ -24,7 +24,7 @@ _OF_PROFILES: Final = {
     "acceleratorCount": "; the workload's resources give it without one",
     "sloClassRef": "; without one the service class is found by modelID",
 }
-_DEFAULT_EXPANSION: Final = 200
+DEFAULT_EXPANSION: Final = 200
 
 
 def unused_fields(kind: str, obj: Mapping[str, Any]) -> Unused:
@@ -49,7 +49,7 @@ def _of_variant(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
 
 def _of_binding(spec: Mapping[str, Any], annotations: Mapping[str, Any]) -> Unused:
     rate = mapping(spec.get("optimizerConfiguration")).get("costExpansionRatePercent")
-    if annotations.get("modelyard.dev/optimizer") == "exact" and rate not in (None, _DEFAULT_EXPANSION):
+    if annotations.get("modelyard.dev/optimizer") == "exact" and rate not in (None, DEFAULT_EXPANSION):
         text = "the annotation modelyard.dev/optimizer: exact makes no batches"
         yield "spec.optimizerConfiguration.costExpansionRatePercent", text
 

@@ -14,9 +14,6 @@ from modelyard.workloads.kthena.files import AdapterFiles
 
 LOAD: Final = "/v1/load_lora_adapter"
 UNLOAD: Final = "/v1/unload_lora_adapter"
-LIST: Final = "/v1/models"
-_MOST: Final = 1000
-_LONGEST: Final = 2048
 
 
 class Call(NamedTuple):
@@ -33,7 +30,7 @@ def wanted(text: str, root: str) -> tuple[AdapterFiles, ...]:
     if not isinstance(found, list):
         raise ValueError("the list of adapters is no list")
     adapters = {}
-    for one in found[:_MOST]:
+    for one in found:
         name, source, path = (_text(one, key) for key in ("name", "source", "path"))
         if name and source and posixpath.normpath(path) == path and path.startswith(f"{root.rstrip('/')}/"):
             adapters[name] = AdapterFiles(name, source, path)
@@ -42,14 +39,14 @@ def wanted(text: str, root: str) -> tuple[AdapterFiles, ...]:
 
 def _text(entry: Any, key: str) -> str:
     value = entry.get(key) if isinstance(entry, Mapping) else None
-    return value if isinstance(value, str) and len(value) <= _LONGEST else ""
+    return value if isinstance(value, str) else ""
 
 
 def loaded(page: Any) -> dict[str, str]:
     """The adapters of an engine's list of models: folder by name. A base model has no parent."""
     models = page.get("data") if isinstance(page, Mapping) else None
     found = {}
-    for one in models[:_MOST] if isinstance(models, list) else ():
+    for one in models if isinstance(models, list) else ():
         if isinstance(one, Mapping) and one.get("parent") and isinstance(one.get("id"), str):
             found[one["id"]] = str(one.get("root") or "")
     return found

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from modelyard.metrics.vocabulary import ENGINES, Signal
+from modelyard.metrics.vocabulary import ENGINES, HEALTH_PATH, Signal
 
 SIMULATED: Final = "modelyard.dev/"
 """Images whose own entrypoint is an engine that takes vLLM's or SGLang's options."""
@@ -28,7 +28,7 @@ class ServingEngine:
     command: tuple[str, ...] = ()
     model_flag: str = "model"
     always: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    health: str | None = "/health"
+    health: str | None = HEALTH_PATH
     busy: tuple[str, ...] = ()
     negatable: frozenset[str] = frozenset()
     lora_flag: str = ""

@@ -27,7 +27,7 @@ from modelyard.workloads.values import Body, Problems, Refusal, plain
 
 _NOWHERE: Final = "hostpath://models"
 ADAPTERS: Final = "/adapters"
-PATIENCE: Final = 300
+STALLED_AFTER: Final = 300
 """Seconds for which a download goes on trying while nothing moves."""
 _TOKENS: Final = ("HF_TOKEN", "HF_AUTH_TOKEN")
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "ACCESS_KEY", "SECRET_KEY")
@@ -206,7 +206,7 @@ def _fetching(setup: Setup, name: str, uri: str, where: str, path: str, mount: B
         uri += "@$(HF_REVISION)"
     key = f"model.{posixpath.basename(path)}"
     arguments = ["--uri", uri, "--root", mount["mountPath"], "--path", path, "--model", key]
-    arguments += ["--policy", "ReuseIfExists", "--patience", str(PATIENCE), "--report", "/dev/termination-log"]
+    arguments += ["--policy", "ReuseIfExists", "--patience", str(STALLED_AFTER), "--report", "/dev/termination-log"]
     return {**_init(setup, name, [mount]), "command": ["modelyard", "node", "fetch"], "args": arguments}
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from modelyard.resources.annotations import ROLE_RATIO, SCALE_TO_ZERO_GRACE, WAKE_QUERY
 from modelyard.resources.duration import Duration
+from modelyard.resources.field_effects.conditional import DEFAULT_EXPANSION
 from modelyard.resources.policies import (
     AutoscalingPolicyBehavior,
     AutoscalingPolicyPanicPolicy,
@@ -26,7 +27,6 @@ from modelyard.workloads.kthena.workloads import LEADER_WORKER_SET, bounds, mode
 from modelyard.workloads.names import fitting
 from modelyard.workloads.values import Body, Problems, Refusal
 
-DEFAULT_EXPANSION: Final = 200
 _SPAN: Final = re.compile(r"[0-9][0-9./]{0,31}", re.ASCII)
 _DOWN_WINDOW: Final = Duration("5m")
 _NONE: Final = Duration("0s")

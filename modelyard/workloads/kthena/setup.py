@@ -26,6 +26,7 @@ from modelyard.resources.registry import (
     ModelBackend,
     ModelWorker,
 )
+from modelyard.workloads.groups import MOST_OBJECTS
 from modelyard.workloads.kthena import config, engines
 from modelyard.workloads.names import fitting, label_value
 from modelyard.workloads.pods import checked_runner
@@ -36,8 +37,6 @@ OF_MODEL, OF_GROUP = "registry.volcano.sh", "modelinfer.volcano.sh"
 REVISION: Final = f"{OF_MODEL}/revision"
 ENTRY: Final = {f"{OF_GROUP}/entry": "true"}
 OWNED_BY: Final = "modelyard.dev/model-owner"
-MOST_OBJECTS: Final = 64
-"""Workloads of a backend whose groups are objects of their own."""
 _GROUPED: Final = 40
 """Characters of the name of a backend with groups: what makes pods for it adds to it, and Kubernetes to that."""
 SCALED_ROLES: Final = frozenset(("prefill", "decode"))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from modelyard.objects import Condition, Notice
-from modelyard.objects.documents import cut, few
+from modelyard.objects.documents import few
 from modelyard.objects.parse import texts
 from modelyard.reconcile.plan import Plan, Status
 from modelyard.reconcile.status import status_plan
@@ -24,7 +24,6 @@ from modelyard.workloads.story import as_asked, record, slim
 from modelyard.workloads.values import Body
 
 INITIALIZED, ACTIVE, FAILED = "Initialized", "Active", "Failed"
-_LONGEST: Final = 2000
 
 
 def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
@@ -40,7 +39,7 @@ def told(here: Standing, doing: Sequence[str], now: float) -> Plan:
 
 def _conditions(here: Standing, doing: Sequence[str]) -> tuple[Condition, Condition, Condition]:
     def condition(type: str, status: bool, reason: str, message: str) -> Condition:
-        return Condition(type, str(status), reason, cut(message, _LONGEST), here.service.subject.generation)
+        return Condition(type, str(status), reason, message, here.service.subject.generation)
 
     waiting = [f"backend {one.message}" for one in here.states.values() if not one.ready]
     active = bool(here.states) and not waiting

@@ -235,7 +235,7 @@ def test_an_endpoint_that_stops_answering_in_the_run_is_found_and_nothing_hangs_
     tmp_path: Path, program: Path, stand_in: Callable[[str], Path], words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers so well before that the program calls the run good."""
-    monkeypatch.setattr(measure, "PATIENCE", 5.0)
+    monkeypatch.setattr(measure, "ANSWER_WITHIN", 5.0)
     asked_for, over, file = [], threading.Event(), tmp_path / "pids"
 
     def answer(asked: dict[str, Any]) -> bytes:
@@ -310,7 +310,7 @@ def test_images_of_a_folder_are_sent_with_their_prompts(tmp_path: Path, program:
 def test_an_endpoint_that_refuses_never_answers_or_may_not_be_asked(
     tmp_path: Path, stand_in: Callable[[str], Path], words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "PATIENCE", 3.0)
+    monkeypatch.setattr(measure, "ANSWER_WITHIN", 3.0)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -38,7 +38,7 @@ from recording_loop import FileLease, recorded
 
 from deployments import automations, checks, queues
 from deployments.bootstrap import bootstrap, deploy, deployment_names, write_with_parameters
-from deployments.pool_issues import CLAIMED_WITHIN, LATE_AFTER, RETRY_AFTER, UNRESPONSIVE, PoolIssues
+from deployments.pool_issues import CLAIMED_WITHIN, LATE_AFTER, STARTS, UNRESPONSIVE, PoolIssues
 from deployments.profile import WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.supervision import Supervision
@@ -291,7 +291,7 @@ async def test_a_shift_without_runs_gets_a_writer_and_a_standby(
     counts = await asyncio.gather(*(started(now, each) for each in (supervision, Supervision(client, "nobody"))))
     assert max(counts) == 2
     assert len(await by_hand()) == 2
-    assert await started(now + timedelta(seconds=RETRY_AFTER), supervision) == 0
+    assert await started(now + timedelta(seconds=STARTS.first), supervision) == 0
     assert len(await by_hand()) == 2
 
 

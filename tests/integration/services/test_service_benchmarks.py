@@ -18,6 +18,7 @@ from in_process_runs import Shift
 from s3_server import BUCKET, google_account, object_store
 
 from deployments.demo.sources import tokenizer
+from modelyard.backoff import Backoff
 from modelyard.benchmarks import series
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.outputs import open_output
@@ -112,7 +113,7 @@ def write(folder: Path) -> None:
 @pytest.fixture
 async def benchmarks(services: Services, home: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Benchmarks]:
     """A claim for results, and a service whose model has a tokenizer."""
-    monkeypatch.setattr(series, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(series, "RETRIES", Backoff(0.2))
     space, files = services.space, services.stack.paths.files
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     await services.cluster.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "results"}, "spec": claim}, space)

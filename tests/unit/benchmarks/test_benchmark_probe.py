@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from benchmark_world import NOW, Benchmarks
 
-from modelyard.benchmarks.probe import MADE, PATIENCE
+from modelyard.benchmarks.probe import MADE, READY_WITHIN
 from modelyard.benchmarks.world import PROBE_OF, RE_RUN
 
 GONE = {"endpoint": {"inferenceService": {"name": "chat-probe-fast", "namespace": "shop"}}}
@@ -82,17 +82,17 @@ def test_one_that_does_not_become_ready_is_given_up_and_taken_away(fleet: Benchm
     fleet.step()
     plan = fleet.look("bench", "shop", NOW + 1)
     assert plan is not None
-    assert plan.due == NOW + PATIENCE
-    fleet.step(NOW + PATIENCE - 1)
+    assert plan.due == NOW + READY_WITHIN
+    fleet.step(NOW + READY_WITHIN - 1)
     assert fleet.said["state"] == "Pending"
-    fleet.step(NOW + PATIENCE)
+    fleet.step(NOW + READY_WITHIN)
     assert fleet.said["state"] == "Failed"
     assert "not ready within 30 minutes" in fleet.said["failureMessage"]
     assert NAME not in fleet.objects
-    fleet.step(NOW + 2 * PATIENCE)
+    fleet.step(NOW + 2 * READY_WITHIN)
     assert NAME not in fleet.objects
     fleet.benchmark(annotations={RE_RUN: "again"}, **GONE)
-    fleet.step(NOW + 2 * PATIENCE)
+    fleet.step(NOW + 2 * READY_WITHIN)
     assert NAME in fleet.objects, "asked for again"
 
 

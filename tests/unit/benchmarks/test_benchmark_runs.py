@@ -10,10 +10,11 @@ import pytest
 from benchmark_world import NOW, Benchmarks, run
 
 from modelyard.benchmarks.charts import MOST_DRAWN, PERCENTILES, THROUGHPUT, draw
-from modelyard.benchmarks.series import FIRST_PAUSE, MOST_ANEW, MOST_ATTEMPTS, STARTING
+from modelyard.benchmarks.series import MOST_ANEW, MOST_ATTEMPTS, RETRIES
 from modelyard.benchmarks.story import line
 from modelyard.benchmarks.values import MeasurementReport
 from modelyard.benchmarks.world import MEMORY, MOST_RUNS, RE_RUN, TOKENIZER, Memory
+from modelyard.models.legs import STARTING
 from modelyard.reconcile.dispatch import with_awaited_run
 
 LATER = NOW + 3600
@@ -113,7 +114,7 @@ def test_a_run_without_a_report_is_tried_again_with_growing_pauses_and_then_give
             assert fleet.said["state"] == "Running"
             pauses.append(plan.due - now)
             now = plan.due
-    assert pauses == [FIRST_PAUSE * 2**i for i in range(MOST_ATTEMPTS - 1)]
+    assert pauses == [RETRIES.first * 2**i for i in range(MOST_ATTEMPTS - 1)]
     assert fleet.said["state"] == "Failed"
     assert fleet.said["failureMessage"].startswith(f"D(100,100) × 4 failed, {MOST_ATTEMPTS} times: NoReport")
     assert len(fleet.jobs()) == 1, "its log may tell more"

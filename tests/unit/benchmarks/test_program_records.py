@@ -12,7 +12,8 @@ import pytest
 from modelyard.benchmarks import records
 from modelyard.benchmarks.measure import failed, fitted
 from modelyard.benchmarks.program import MeasureError
-from modelyard.benchmarks.values import REPORT_LIMIT, Measurement, Output
+from modelyard.benchmarks.values import Measurement, Output
+from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
 
 SPREAD = {"mean": 2.0, "p50": 1.0, "p90": 3.0, "p95": 4.0, "p99": 5.0}
 FIGURES = {"ttft": 0.1, "tpot": 0.1, "e2e_latency": 0.5, "num_input_tokens": 5.0, "num_output_tokens": 2.5}
@@ -150,6 +151,6 @@ def test_no_secret_is_left_in_what_is_stored() -> None:
 def test_a_report_fits_into_a_termination_message() -> None:
     report = failed(MeasureError("EndpointFailing", 'ü"' * 4000 + "verysecret"), ("verysecret",))
     body = fitted(report)
-    assert len(body.encode()) <= REPORT_LIMIT
+    assert len(body.encode()) <= TERMINATION_MESSAGE_BYTES
     assert json.loads(body)["reason"] == "EndpointFailing"
     assert "verysecret" not in body

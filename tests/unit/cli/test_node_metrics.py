@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 import urllib3
+from aiohttp.test_utils import TestServer
 from hypothesis import given, strategies as st
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from modelyard.cli import engine_metrics
-from modelyard.cli.engine_metrics import MetricsServer
+from modelyard.cli.engine_metrics import create_app
+from modelyard.metrics import scrape
 from modelyard.workloads.kthena.unified import with_unified
 
 PAGE = """\
@@ -68,8 +70,24 @@ def running(server: HTTPServer) -> Iterator[str]:
 
 @contextmanager
 def relay(engine: Engine, path: str = "/metrics", names: str = "vLLM") -> Iterator[str]:
-    with running(engine) as url, running(MetricsServer(("127.0.0.1", 0), f"{url}{path}", names)) as own:
+    with running(engine) as url, relaying(f"{url}{path}", names) as own:
         yield own
+
+
+@contextmanager
+def relaying(source: str, names: str = "") -> Iterator[str]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = TestServer(create_app(source, names))
+    asyncio.run_coroutine_threadsafe(server.start_server(), loop).result()
+    try:
+        yield str(server.make_url("")).rstrip("/")
+    finally:
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def get(url: str) -> tuple[int, str]:
@@ -128,11 +146,11 @@ def test_nothing_else_of_the_engine_can_be_asked(path: str) -> None:
 def test_an_engine_without_a_page_is_502(monkeypatch: pytest.MonkeyPatch) -> None:
     with relay(Engine(status=404)) as url:
         assert get(f"{url}/metrics") == (502, get(f"{url}/metrics")[1])
-        assert "answers 404" in get(f"{url}/metrics")[1]
-    monkeypatch.setattr(engine_metrics, "LARGEST", 10)
+        assert "HTTP status 404" in get(f"{url}/metrics")[1]
+    monkeypatch.setattr(scrape, "MAX_BODY", 10)
     with relay(Engine()) as url:
         assert get(f"{url}/metrics")[0] == 502
-    with running(MetricsServer(("127.0.0.1", 0), "http://127.0.0.1:1/metrics", "")) as url:
+    with relaying("http://127.0.0.1:1/metrics") as url:
         status, text = get(f"{url}/metrics")
     assert status == 502
     assert "http://127.0.0.1:1/metrics cannot be read" in text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from modelyard.objects.documents import MAX_TEXT
+from modelyard.metrics.engine_api import MODELS_BYTES
 from modelyard.onboarding.service_check import served_models
 from modelyard.traffic.replay import RequestFailed, open_session, send
 
@@ -55,7 +55,7 @@ async def test_the_models_that_answer_are_told() -> None:
     [
         (503, MODELS, "HTTP 503"),
         (200, b"[" * 20_000, "Error"),
-        (200, b'{"data": [], "more": "' + b"x" * 2 * MAX_TEXT + b'"}', "HTTP 200"),
+        (200, b'{"data": [], "more": "' + b"x" * 2 * MODELS_BYTES + b'"}', "is larger than"),
     ],
 )
 async def test_what_is_no_list_of_models_is_told(status: int, body: bytes, why: str) -> None:

@@ -18,10 +18,9 @@ from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 from deployments.pool_issues import (
     ENDED_WITHIN,
     LATE_AFTER,
-    MAX_RETRY_AFTER,
     MAX_RUNS,
-    RETRY_AFTER,
     STARTED_WITHIN,
+    STARTS,
     UNRESPONSIVE,
     MissingRuns,
     ShiftBackoff,
@@ -201,8 +200,8 @@ def test_runs_that_die_at_once_are_replaced_ever_more_slowly() -> None:
     backoff, shift = ShiftBackoff(), MissingRuns(shift_of(DEPLOYMENTS[0]), 2)
     moments = [second for second in range(3600) if backoff.allow([shift], NOW + timedelta(seconds=second))]
     gaps = [later - earlier for earlier, later in pairwise(moments)]
-    assert gaps[:4] == [RETRY_AFTER, 2 * RETRY_AFTER, 4 * RETRY_AFTER, 8 * RETRY_AFTER]
-    assert gaps[-1] == MAX_RETRY_AFTER
+    assert gaps[:4] == [STARTS.first, 2 * STARTS.first, 4 * STARTS.first, 8 * STARTS.first]
+    assert gaps[-1] == STARTS.longest
     assert backoff.allow([], NOW + timedelta(seconds=3600)) == [], "it has its runs"
     assert backoff.allow([shift], NOW + timedelta(seconds=3601)) == [shift], "and loses one again"
 
@@ -212,7 +211,7 @@ def test_a_clock_that_is_set_back_does_not_keep_a_shift_without_runs() -> None:
     assert backoff.allow([shift], NOW) == [shift]
     back = NOW - timedelta(hours=2)
     assert backoff.allow([shift], back) == [shift]
-    assert backoff.allow([shift], back + timedelta(seconds=2 * RETRY_AFTER - 1)) == [], "it has its pause"
+    assert backoff.allow([shift], back + timedelta(seconds=2 * STARTS.first - 1)) == [], "it has its pause"
 
 
 def test_runs_that_ended_with_their_worker_are_no_writer_and_no_standby() -> None:

@@ -99,7 +99,7 @@ def test_an_engine_without_a_known_path_is_not_asked() -> None:
 async def test_without_an_address_nothing_is_heard() -> None:
     answer = await ask(f"http://{NAME}.invalid:80", None, 1)
     assert (answer.status, answer.well, answer.wrong) == (0, False, False)
-    assert answer.words == "its pods are ready; not asked from here: ConnectError"
+    assert answer.words == "its pods are ready; not asked from here: ClientConnectorDNSError"
 
 
 URL = f"http://{NAME}:8080"

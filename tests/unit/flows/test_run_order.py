@@ -12,7 +12,7 @@ from prefect.context import FlowRunContext
 from flows.parameters import BenchmarkParameters
 from flows.run_order import RunOrder
 from modelyard.objects import Key
-from modelyard.reconcile.dispatch import PATIENCE
+from modelyard.reconcile.dispatch import UNATTENDED_SECONDS
 
 RUN = "BenchmarkJob/chat/load/abc/1/2026"
 CLAIMED: dict[str, Any] = {
@@ -38,13 +38,13 @@ def order(parameters: dict[str, Any], **run: Any) -> RunOrder:
     ("parameters", "run", "by_hand", "stays", "seconds"),
     [
         pytest.param(NAMED, {}, True, True, 7000, id="started by a person"),
-        pytest.param({**NAMED, "wait": False}, {}, True, False, PATIENCE, id="by a person who does not wait"),
+        pytest.param({**NAMED, "wait": False}, {}, True, False, UNATTENDED_SECONDS, id="by a person who does not wait"),
         pytest.param(
             CLAIMED,
             {"deployment_id": DEPLOYMENT, "idempotency_key": RUN},
             False,
             False,
-            PATIENCE,
+            UNATTENDED_SECONDS,
             id="by reconcile",
         ),
         pytest.param(

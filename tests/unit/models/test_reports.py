@@ -7,9 +7,10 @@ import json
 from hypothesis import given, strategies as st
 
 from modelyard.models.errors import FetchError
-from modelyard.models.node import REPORT_LIMIT, Report
+from modelyard.models.node import Report
 from modelyard.models.sources.http import of_status, retry_after
 from modelyard.objects.documents import printable
+from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
 
 
 @given(st.text(max_size=9000), st.dictionaries(st.text(max_size=50), st.text(max_size=500), max_size=20))
@@ -17,7 +18,7 @@ def test_a_report_fits_a_termination_message(message: str, facts: dict[str, str]
     report = Report(facts=dict(facts))
     report.fail(FetchError("NotFound", message))
     body = report.dump()
-    assert len(body.encode()) <= REPORT_LIMIT
+    assert len(body.encode()) <= TERMINATION_MESSAGE_BYTES
     read = json.loads(body)
     assert (read["outcome"], read["reason"]) == ("Failed", "NotFound")
     assert read["message"][:20] == printable(message)[:20]

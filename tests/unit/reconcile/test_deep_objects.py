@@ -38,7 +38,7 @@ class Everything:
 
 @pytest.fixture
 async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[ScriptedApi, Cluster]]:
-    monkeypatch.setattr(mirrors, "PATIENCE", 60.0)  # a watch of a busy machine is late, and withholds nothing
+    monkeypatch.setattr(mirrors, "OWN_WRITE_WITHIN", 60.0)  # a watch of a busy machine is late, and withholds nothing
     async with scripted_api(tmp_path, watch_patience=0) as (api, cluster):
         await api.put(*VICTIM, x="1")
         yield api, cluster

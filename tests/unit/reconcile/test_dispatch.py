@@ -15,9 +15,8 @@ from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile import dispatch as dispatching
 from modelyard.reconcile.dispatch import (
     EXPECTED_START,
-    LONGEST_PAUSE,
-    MOST_ATTEMPTS,
     MOST_IN_A_BATCH,
+    RETRIES,
     Acting,
     Claim,
     RunFate,
@@ -112,8 +111,8 @@ def test_the_next_part_of_long_work_is_started_at_once() -> None:
 
 
 def test_the_next_claim_can_be_read_however_often_it_was_tried() -> None:
-    due = claimed(plan(), attempt=MOST_ATTEMPTS)
-    (start,) = dispatch([due], ONE, {"before": RunFate(NOW)}, NOW + LONGEST_PAUSE)
+    due = claimed(plan(), attempt=999_999)
+    (start,) = dispatch([due], ONE, {"before": RunFate(NOW)}, NOW + RETRIES.longest)
     ((_, claim),) = start.claims
     assert Claim.read(str(claim)) == claim
 
@@ -316,7 +315,7 @@ def test_nothing_is_started_twice_and_nothing_is_forgotten(those: list[Any], bat
     assert all(claim.run == start.key for start in starts for _, claim in start.claims)
     busy = {one.subject.ref for one in plans if known.get((Claim.read(one.subject.claim) or ("",))[0]) == ALIVE}
     assert not busy & set(started)
-    late = dispatch(plans, acting, known, NOW + LONGEST_PAUSE)
+    late = dispatch(plans, acting, known, NOW + RETRIES.longest)
     reached = {subject.ref for start in late for subject, _ in start.claims}
     assert reached == {one.subject.ref for one in plans if one.acts} - busy
 

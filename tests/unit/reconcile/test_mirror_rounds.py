@@ -29,7 +29,7 @@ WANT = Want(CONFIG_MAPS, value, wish=lambda obj: obj["data"]["x"])
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch of a busy machine is late, and withholds nothing."""
-    monkeypatch.setattr(mirrors, "PATIENCE", 60.0)
+    monkeypatch.setattr(mirrors, "OWN_WRITE_WITHIN", 60.0)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def test_followed_a_round_costs_nothing_and_knows_our_writes(served: tuple
 async def test_our_own_writes_are_listed_where_the_watch_withholds_them(
     served: tuple[ScriptedApi, Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirrors, "PATIENCE", 0.05)
+    monkeypatch.setattr(mirrors, "OWN_WRITE_WITHIN", 0.05)
     api, cluster = served
     async with Mirror(cluster) as mirror:
         await round_of(mirror, "a")

@@ -9,7 +9,7 @@ import pytest
 from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key
 from modelyard.objects.kinds import JOBS
-from modelyard.reconcile.dispatch import FIRST_PAUSE, Acting, Claim, Dispatch, RunFate, dispatch
+from modelyard.reconcile.dispatch import RETRIES, Acting, Claim, Dispatch, RunFate, dispatch
 from modelyard.reconcile.plan import CLAIM, Child, Plan, Status, Subject
 from modelyard.reconcile.reconciler import MOST_CARRIED_OUT, MOST_CHANGES, only_told, shares
 
@@ -53,7 +53,7 @@ def test_a_tick_has_a_bound_for_all_namespaces_and_the_first_of_each_come_first(
         (RunFate(NOW - 1), NOW - 60, True),
         (RunFate(NOW - 1, died=True), NOW - 60, True),
         (None, NOW - 60, True),
-        (None, NOW - FIRST_PAUSE + 1, False),
+        (None, NOW - RETRIES.first + 1, False),
     ],
 )
 def test_nothing_is_carried_out_beside_a_run_that_works_on_it(fate: RunFate | None, at: float, carried: bool) -> None:

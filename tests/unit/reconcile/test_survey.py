@@ -66,7 +66,7 @@ class Wishes:
 
 @pytest.fixture
 async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[ScriptedApi, Cluster]]:
-    monkeypatch.setattr(mirror_module, "PATIENCE", 60.0)  # a watch of a busy machine is late, and withholds nothing
+    monkeypatch.setattr(mirror_module, "OWN_WRITE_WITHIN", 60.0)  # a watch of a busy machine is late
     async with scripted_api(tmp_path, watch_patience=0) as (api, cluster):
         await api.put("a", "one", x="fine")
         await api.put("b", "one", x="fine")

@@ -14,7 +14,7 @@ from modelyard.models.world import LIFECYCLE
 from modelyard.reconcile.dispatch import with_awaited_run
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import ServedKind
-from modelyard.workloads.lifecycle import PATIENCE, ServiceRollOut
+from modelyard.workloads.lifecycle import READY_WITHIN, ServiceRollOut
 from modelyard.workloads.resolution import ACCEPT
 from modelyard.workloads.returning import DEADLINE, GRACE, UNOBSERVED, USUAL
 
@@ -390,8 +390,8 @@ def test_a_run_does_not_stay_for_ever() -> None:
     fleet.runtime()
     fleet.service()
     fleet.settle()
-    assert fleet.look(now=NOW + PATIENCE - 1).awaits  # type: ignore[union-attr]
-    assert not fleet.look(now=NOW + PATIENCE + 1).awaits  # type: ignore[union-attr]
+    assert fleet.look(now=NOW + READY_WITHIN - 1).awaits  # type: ignore[union-attr]
+    assert not fleet.look(now=NOW + READY_WITHIN + 1).awaits  # type: ignore[union-attr]
     waiting = {
         "name": "ome-container",
         "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},
