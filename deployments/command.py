@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deployments.demo.scenario import SHOWN, Scenario
+from deployments.demo.scenario import Scenario
 from deployments.profile import POOL, PREFECT_FILE
 from modelyard.cli import onboard, options
 from modelyard.cli.main import app, main
@@ -229,7 +229,7 @@ def demo(
         return
     from deployments.demo.run import main as demonstrate
 
-    scenario = Scenario(start_minute=start, minutes=minutes, rate=rate, copies=SHOWN)
+    scenario = Scenario(start_minute=start, minutes=minutes, rate=rate)
     scenario = replace(scenario, compression=compression or scenario.compression)
     raise typer.Exit(demonstrate(scenario, out, adapt=compression is None, keep=keep))
 

@@ -1,7 +1,7 @@
 """The ``modelyard`` console script: starts the command once its packages are certain to be Modelyard's.
 
-The project's packages have common names. A Prefect project of yours may have ``flows`` or ``tasks``, too. Python imports
-the first on its search path, and in one environment the project installed last overwrites the other's files.
+The project's packages have common names. Your Prefect project may have ``flows`` or ``tasks``, too. Python imports the
+first on its search path, and in one environment the project installed last overwrites the other's files.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def main() -> None:
     if foreign := foreign_packages():
         sys.exit(
             "error: cannot start modelyard: packages of another project are in its place: "
-            f"{', '.join(f'{name} ({place})' for name, place in foreign.items())}; install modelyard into an environment "
-            "of its own, and keep folders of other projects out of PYTHONPATH"
+            f"{', '.join(f'{name} ({place})' for name, place in foreign.items())}; install modelyard into an "
+            "environment of its own, and keep folders of other projects out of PYTHONPATH"
         )
     import_module("deployments.command").main()
 
