@@ -90,7 +90,7 @@ def test_a_form_without_what_a_run_needs_is_refused_by_the_server(deployment: di
 def test_a_deployment_runs_in_our_pool_with_one_interpreter_start(deployment: dict[str, Any]) -> None:
     assert deployment["work_pool"]["name"] == POOL
     assert set(deployment["work_pool"]) == {"name", "work_queue_name"}
-    assert TEMPLATES["process"]["job_configuration"]["command"].endswith(" python -P -m prefect.engine")
+    assert TEMPLATES["process"]["job_configuration"]["command"].endswith(" prefect.engine")
     assert "concurrency_limit" not in deployment, (
         "a server restart could kill a healthy run; the Lease keeps writers apart"
     )
