@@ -224,7 +224,7 @@ def demo(
     minutes: Annotated[float, typer.Option(help="Minutes of the trace to replay.")] = Scenario.minutes,
     rate: Annotated[float, typer.Option(help="Factor of the request rate.")] = Scenario.rate,
 ) -> None:
-    """Onboard a model, then scale it under real traffic; about six minutes on a quiet machine."""
+    """Onboard a model, then scale it under real traffic; about five minutes on a quiet machine."""
     if typed.invoked_subcommand is not None:
         return
     from deployments.demo.run import main as demonstrate

@@ -6,22 +6,20 @@ output states. Engines run ``compression`` times faster than in production, also
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiohttp
 import yaml
 
-from deployments.demo.console import DemoConsole
+from deployments.demo.console import DemoConsole, ask
 from deployments.demo.scenario import FLOOR, NAMESPACE, SERVICE, SLO_ITL, SLO_TTFT, VARIANTS, DemoVariant, Scenario
 from deployments.demo.sources import MISTRAL, Sources, allowed
 from deployments.profile import ROOT
 from modelyard.autoscaling.kinds import VARIANTS as VARIANTS_KIND
 from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.benchmarks.world import BENCHMARK_JOBS
-from modelyard.cluster import CONFIG_MAPS, Cluster, Object
+from modelyard.cluster import CONFIG_MAPS, Cluster
 from modelyard.local.router import install
 from modelyard.local.settings import NodeGroup, default_nodes
 from modelyard.models.names import BASE_MODELS
@@ -29,7 +27,7 @@ from modelyard.objects.documents import counted
 from modelyard.objects.kinds import PODS
 from modelyard.onboarding.expected import expected
 from modelyard.onboarding.plan import ready
-from modelyard.traffic.replay import RequestFailed, chat_body, open_session, send
+from modelyard.traffic.replay import open_session
 from modelyard.traffic.trace import Trace
 from modelyard.workloads.components import INITIAL_REPLICAS
 from modelyard.workloads.names import SERVICE as SERVICE_LABEL
@@ -163,22 +161,12 @@ async def check_service(console: DemoConsole, cluster: Cluster, printed: str) ->
         len(fitted) == 4 and engine is not None,
     )
     served = await cluster.get(INFERENCE_SERVICES, name, space)
-    console.check(*await answers(served))
+    url = served["status"]["url"].rstrip("/")
+    async with open_session() as session:
+        problems = [await ask(session, url, name, PROMPT, TOKENS) for _ in range(REQUESTS)]
+    problem = next((f": {problem}" for problem in problems if problem), "")
+    text = f"Serving: {problems.count('')} of {REQUESTS} requests answered at {url}{problem}"
+    console.check(text, not problem and ready(served))
     replicas = counted(int(served["metadata"]["annotations"][INITIAL_REPLICAS]), "replica")
     console.say(f"The service starts with {replicas}, enough for its busiest minute, and keeps at least {FLOOR}.")
-    return OnboardedService(served["status"]["url"].rstrip("/"), variant)
-
-
-async def answers(service: Object) -> tuple[str, bool]:
-    """Send some requests to the service's URL, one after the other; return a claim and whether it is true."""
-    name, url, answered, problem = service["metadata"]["name"], service["status"]["url"], 0, ""
-    async with open_session() as session:
-        for _ in range(REQUESTS):
-            try:
-                async with asyncio.timeout(60):
-                    answer = await send(session, url, chat_body(name, PROMPT, TOKENS))
-                answered += answer.output_tokens == TOKENS
-            except (RequestFailed, TimeoutError, aiohttp.ClientError) as error:
-                problem = f"; {type(error).__name__}: {error}"[:200]
-    passed = answered == REQUESTS and ready(service)
-    return f"Serving: {answered} of {REQUESTS} requests answered at {url}{problem}", passed
+    return OnboardedService(url, variant)
