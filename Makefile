@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash deployments/install.sh
 	@touch $@
 
-demo: $(STAMP) ## onboard a model and scale it under real traffic, about six minutes (KEEP=1 leaves it running)
+demo: $(STAMP) ## onboard a model and scale it under real traffic, about five minutes (KEEP=1 leaves it running)
 	@$(BIN)/modelyard demo $(if $(KEEP),--keep) $(DEMO_ARGS)
 
 demo-tour: $(STAMP) ## models on nodes, services, updates, roll-back, routing, about three minutes (KEEP=1)

@@ -158,10 +158,9 @@ async def live(out: Path) -> None:
     from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from deployments.demo.manifests import before_onboarding
-    from deployments.demo.onboarding import nodes, request
+    from deployments.demo.onboarding import nodes, prerequisites, request
     from deployments.demo.run import TRACE
-    from deployments.demo.scenario import CONTROLLER_NAMESPACE, SERVICE, Scenario
+    from deployments.demo.scenario import CONTROLLER_NAMESPACE, NAMESPACE, Scenario
     from deployments.demo.sources import MISTRAL, Sources, allowed
     from deployments.stack import beside_a_cluster, write_prefect_file
     from flows.forms import arguments
@@ -172,9 +171,9 @@ async def live(out: Path) -> None:
     from modelyard.local.settings import CONTROL_PLANE, Component, StackSettings
     from modelyard.traffic.trace import read_trace
 
-    scenario, copy = Scenario(), SERVICE
+    scenario = Scenario()
     trace = read_trace(TRACE).stretch(scenario.start_minute, scenario.minutes)
-    settings = StackSettings(components=[*CONTROL_PLANE, Component.AGENT], nodes=nodes(scenario))
+    settings = StackSettings(components=[*CONTROL_PLANE, Component.AGENT], nodes=nodes())
     async with (
         Sources() as sources,
         beside_a_cluster(out, settings, [CONTROLLER_NAMESPACE], print) as (_, prefect, cluster),
@@ -183,7 +182,7 @@ async def live(out: Path) -> None:
         shift = {"interval_seconds": 3, "shift_seconds": 1800}
         write_prefect_file(out / "prefect.yaml", "reconcile", shift, every=900, after=15)
         await prefect.start()
-        for manifest in before_onboarding(scenario):
+        for manifest in prerequisites(scenario):
             await cluster.apply(manifest)
         calls: Counter[str] = Counter()
         send = Transport.send
@@ -193,10 +192,10 @@ async def live(out: Path) -> None:
             return await send(transport, request)
 
         Transport.send = counted  # type: ignore[method-assign]
-        given = OnboardParameters.model_validate(request(f"s3://models/{MISTRAL}", sources.url, copy, scenario, trace))
+        given = OnboardParameters.model_validate(request(f"s3://models/{MISTRAL}", sources.url, scenario, trace))
         with temporary_settings({PREFECT_API_URL: prefect.server.api_url}):
             state: Any = await onboard(**arguments(given), return_state=True)
-        print(f"\n{state.name}: {state.message} (namespace {copy.namespace})\n")
+        print(f"\n{state.name}: {state.message} (namespace {NAMESPACE})\n")
         async with PrefectClient(prefect.server.api_url) as client:
             await asyncio.sleep(10)  # the server records what it is told a while later
             chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[state.state_details.flow_run_id]))

@@ -2,7 +2,7 @@
 
     python benchmarks/reaction.py
 
-A real cluster, Prefect server, worker and scheduled flow, as in the demonstration. In each round the annotation
+A real cluster, Prefect server, worker and scheduled flow. In each round the annotation
 ``modelyard.dev/min-replicas`` of a VariantAutoscaling is changed at a random moment of the tick; measured is the time
 until the workload's replica count has been written. Reference: the mean wait of a loop that only ticks (half of 15 s).
 """
@@ -12,14 +12,18 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-from deployments.demo.run import running
-from deployments.demo.scenario import NAMESPACE, Scenario
+from deployments.demo.scenario import Scenario
 from modelyard.autoscaling.kinds import VARIANTS as KIND
 from modelyard.cluster import DEPLOYMENTS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from scaled_fleet import NAMESPACE, running
 
 INTERVAL = 15.0
 ROUNDS = [("llama-l40s", 2), ("llama-l40s", 3), ("llama-h100", 2), ("llama-h100", 3), ("llama-h100", 4)]
@@ -30,7 +34,7 @@ async def measure(out: Path) -> list[float]:
     # Time is compressed tenfold in the scenario, so that engines start quickly; the tick itself is 15 s of wall time.
     scenario = Scenario(tick_seconds=INTERVAL * 10, shift_seconds=600)
     taken = []
-    async with running(scenario, out) as (_, _, cluster, _):
+    async with running(scenario, out) as (_, _, cluster):
         for variant, wanted in ROUNDS:
             await asyncio.sleep(INTERVAL + random.uniform(0, INTERVAL))
             body = {"metadata": {"annotations": {"modelyard.dev/min-replicas": str(wanted)}}}

@@ -1,6 +1,6 @@
 """Time from the loss of the writer to the next tick, on the machine as it is and next to busy loops.
 
-The demonstration's fleet without traffic. The writer's process is killed again and again; the time ends when a tick has
+The fleet of the soak without traffic. The writer's process is killed again and again; the time ends when a tick has
 seen an edit made after the kill. Reference: the same on the machine without the busy loops. A standby takes the Lease
 two seconds after the process has ended, and the edit wakes it. Where there is none (the writer before was killed a
 moment ago), the worker starts a process first, which takes four to five seconds of a processor, most of them for
@@ -24,13 +24,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from deployments.demo.run import running
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, Scenario
 from modelyard.cluster import LEASES, Cluster, ClusterError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "soak"))
 
-from soak import LEASE, Audit, Soak
+from soak import LEASE, Audit, Soak, running
 
 FAULT = "the writer is killed"
 HEADING = """
@@ -101,7 +100,7 @@ async def run(kills: int, loops: int, out: Path) -> None:
     """Measure both, and print a table."""
     scenario = Scenario()
     audit = Audit(out / "audit.log", {})
-    async with running(scenario, out) as (stack, prefect, cluster, _):
+    async with running(scenario, out) as (stack, prefect, cluster):
         soak = Soak(stack, prefect, cluster, audit, random.Random(7))
         quiet = await measure(soak, kills, 0)
         busy = await measure(soak, kills, loops)

@@ -91,7 +91,8 @@ async def deploy(client: PrefectClient, prefect_file: Path, folder: Path = PREFE
     """
     try:
         await run_command(
-            *(sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)),
+            *(sys.executable, "-m", "deployments.run_module", "prefect", "--no-prompt", "deploy", "--all"),
+            *("--prefect-file", str(prefect_file)),
             env=environment(WORKER_PROFILE, {"PREFECT_API_URL": str(client.api_url)}),
             cwd=folder,
             timeout=DEPLOY_TIMEOUT,

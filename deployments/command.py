@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deployments.demo.scenario import SHOWN, Scenario
+from deployments.demo.scenario import Scenario
 from deployments.profile import POOL, PREFECT_FILE
 from modelyard.cli import options
 from modelyard.cli.main import app, main as run_command
@@ -228,12 +228,12 @@ def demo(
     minutes: Annotated[float, typer.Option(help="Minutes of the trace to replay.")] = Scenario.minutes,
     rate: Annotated[float, typer.Option(help="Factor of the request rate.")] = Scenario.rate,
 ) -> None:
-    """Onboard a model, then scale it under real traffic; about six minutes on a quiet machine."""
+    """Onboard a model, then scale it under real traffic; about five minutes on a quiet machine."""
     if typed.invoked_subcommand is not None:
         return
     from deployments.demo.run import main as demonstrate
 
-    scenario = Scenario(start_minute=start, minutes=minutes, rate=rate, copies=SHOWN)
+    scenario = Scenario(start_minute=start, minutes=minutes, rate=rate)
     scenario = replace(scenario, compression=compression or scenario.compression)
     raise typer.Exit(demonstrate(scenario, out, adapt=compression is None, keep=keep))
 

@@ -45,11 +45,13 @@ def read_profile(path: Path) -> dict[str, str]:
 def environment(profile: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a child process: the profile, over it what is set already, over that ``extra``.
 
-    The child finds the same interpreter as ``python`` and the same code, whether or not the project is installed.
+    The child finds the same interpreter as ``python`` and the same code, whether or not the project is installed, and
+    also where its working directory has packages of the same names.
     """
     env = {**read_profile(profile), **os.environ, **(extra or {})}
     # Not Path.resolve: a virtual environment's interpreter is a link, and what it links to has none of its packages.
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    env["PYTHONSAFEPATH"] = "1"
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH", "")]))
     return env
 

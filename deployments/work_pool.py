@@ -24,8 +24,9 @@ TEMPLATES: Mapping[str, dict[str, Any]] = {
     # Runs are children of the worker and have its environment.
     "process": {
         "job_configuration": {
-            # One interpreter start instead of two.
-            "command": f"env PREFECT_FLOWS_HEARTBEAT_FREQUENCY={HEARTBEAT_SECONDS} python -m prefect.engine",
+            # One interpreter start instead of two. Nothing of the working directory is imported.
+            "command": f"env PREFECT_FLOWS_HEARTBEAT_FREQUENCY={HEARTBEAT_SECONDS} "
+            "python -P -m deployments.run_module prefect.engine",
             # Paths in parameters are those of the worker's folder, as on the command line.
             "working_dir": ".",
             "stream_output": True,

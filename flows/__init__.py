@@ -1,4 +1,4 @@
-"""What happens, in which order: one file per lifecycle. No arithmetic, no client calls."""
+"""Modelyard's Prefect flows: one file per lifecycle. No arithmetic, no client calls."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One outside call each, batched, as Prefect tasks. No decisions."""
+"""Modelyard's Prefect tasks: one outside call each, batched. No decisions."""

@@ -6,7 +6,7 @@
 Each task (a policy in a cell) is a row that is kept in the folder as soon as it is there: a run that was stopped goes
 on where it was, ``--fresh`` begins anew. At the end ``grid.parquet``, ``grid.md`` and ``grid.png`` of all rows there
 are go into the report, a folder or s3://bucket/prefix; ``--write`` puts the tables into docs/replay.md. Equal from run
-to run: everything random is seeded.
+to run: everything random is seeded. Nothing is run where the compiled engines disagree with the replay's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if not __package__:  # run as a folder, which is then on the path itself
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import orjson
-from quality import report, shared
+from quality import agreement, report, shared
 from quality.cells import GRID, SMALL, Cell, rows_of, work
 from quality.shared import SHARED, SHARED_SMALL, SharedCell
 
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.fresh:
         for task in tasks:
             _file(rows, *task).unlink(missing_ok=True)
+    agreement.check(agreement.random_fleet(19), "before the benchmark")
     failed = _run(tasks, rows, options.processes, options.minutes)
     known = {cell.name: cell for cell in cells}
     found = [orjson.loads(file.read_bytes()) for file in sorted(rows.glob("*.json"))]

@@ -1,8 +1,8 @@
 """The simulated engines and their router compiled: the same rules as ``modelyard.engine.core`` and
 ``modelyard.replay.fleet``, request by request. For searches that run a fleet hundreds of times.
 
-What the published table says of a policy comes from ``modelyard replay`` itself; a test holds both against each other,
-request by request. Left out: jitter, prefix caches, nodes, longest gaps. Times are seconds.
+What the published table says of a policy comes from ``modelyard replay`` itself. ``agreement`` compares both request by
+request. Left out: jitter, prefix caches, queue limits, nodes, longest gaps. Times are seconds.
 """
 
 from __future__ import annotations
@@ -370,7 +370,8 @@ def _submit(w, p, r, at):
     if w.request[r, PROMPT] + w.request[r, OUTPUT] > w.limits[p, 3]:
         w.request[r, STATE] = REFUSED
         return
-    _advance(w, p, at)
+    if w.clock[p, CLOCK] < at:  # otherwise a first request without delay would have a batch of its own
+        _advance(w, p, at)
     w.moment[r, ELIGIBLE] = at + w.speed[p, 2]
     _append(w, p, 0, r)
     w.pod[p, OUTSTANDING] += 1

@@ -38,7 +38,10 @@ class Outcome:
 
 
 class FastFleet:
-    """One variant's replicas on one trace. ``begin``: what comes before does not count."""
+    """One variant's replicas on one trace. ``begin``: what comes before does not count.
+
+    Raises ``ValueError`` for an engine with rules that are not compiled.
+    """
 
     def __init__(
         self,
@@ -49,6 +52,10 @@ class FastFleet:
         begin: float = 0.0,
         pods: int = 2048,
     ) -> None:
+        config = spec.engine
+        left_out = (config.jitter, config.prefix_hit_ratio, config.prefix_segment, config.max_waiting is not None)
+        if any(left_out) or config.block_size != engines.BLOCK:
+            raise ValueError(f"no compiled engine with jitter, prefix cache, queue limit or other blocks: {config}")
         self.trace, self.spec, self.slo, self.settings, self.begin = trace, spec, slo, settings, begin
         self.world = engines.world(trace.at, trace.prompt, trace.output, pods, settings.queue_limit)
         self.pods = 0

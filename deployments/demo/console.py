@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import aiohttp
 from rich.console import Console
 from rich.markup import escape
 
@@ -28,6 +29,8 @@ from deployments.child import ChildFailed, run_command
 from deployments.profile import ROOT
 from modelyard.local.binaries.obtain import ensure, locate
 from modelyard.objects.documents import cut
+from modelyard.traffic.latency import Ending
+from modelyard.traffic.replay import RequestFailed, chat_body, send
 
 WIDTH = 110
 """Columns where the output is not a terminal."""
@@ -114,6 +117,18 @@ async def wait_until(goal: str, look: Callable[[], Awaitable[T]], holds: Callabl
             raise DemonstrationFailed(f"Timed out after {LONGEST_WAIT:g} s waiting until {goal}; last seen: {seen}")
         await asyncio.sleep(0.5)
     return seen
+
+
+async def ask(session: aiohttp.ClientSession, url: str, model: str, prompt: int, tokens: int) -> str:
+    """Stream a completion of so many tokens; return an error, or "" when it is complete."""
+    try:
+        async with asyncio.timeout(120):
+            answer = await send(session, url, chat_body(model, prompt, tokens))
+    except (RequestFailed, TimeoutError, aiohttp.ClientError, OSError) as error:
+        broken = isinstance(error, RequestFailed) and error.ending is Ending.BROKEN
+        problem = cut(str(error) or type(error).__name__, 200)
+        return f"{'stream broke off' if broken else 'request failed'}: {problem}"
+    return "" if answer.output_tokens == tokens else f"request failed: {answer.output_tokens} of {tokens} tokens"
 
 
 def kubectl() -> str:

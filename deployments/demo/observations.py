@@ -1,17 +1,15 @@
-"""State of a fleet during the demonstration, sampled from outside as a user would see it."""
+"""State of a scaled workload during the demonstration, sampled from outside as a user would see it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
-from deployments.demo.scenario import Copy, Form, Scenario
-from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
-from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError, ResourceType
+from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.objects import parse
 
@@ -21,127 +19,79 @@ FRESH, SLOWEST_LOOK = 3.0, 10.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One moment: ``minute`` of the trace, requests/s, and replicas per variant with the reason for their number."""
+class ScaledWorkload(NamedTuple):
+    """A Deployment, the label selector of its pods, and its VariantAutoscaling."""
+
+    namespace: str
+    deployment: str
+    pods: str
+    autoscaling: str
+
+
+class Sample(NamedTuple):
+    """One moment: ``minute`` of the trace, requests/s, and replicas with the reason for their number."""
 
     minute: float
     load: float
-    created: dict[str, int]
-    ready: dict[str, int]
-    desired: dict[str, int]
+    created: int
+    ready: int
+    desired: int
     kv: float | None
     waiting: float | None
-    why: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A moment that could not be observed: Prometheus or the API server failed or answered too late."""
-
-    minute: float
-    load: float
-
-
-Moment = Sample | Gap
+    why: str
 
 
 async def sample(
     cluster: Cluster,
     prometheus: Prometheus,
-    scenario: Scenario,
-    copy: Copy,
+    workload: ScaledWorkload,
     minute: Callable[[], float],
     load: Callable[[], float],
-    into: list[Moment],
+    into: list[Sample],
     every: float = 1.0,
 ) -> None:
-    """Sample until cancelled."""
+    """Sample until cancelled. No sample is taken while Prometheus or the API server fails or answers too late."""
     while True:
         now, sent = minute(), load()
         try:
             async with asyncio.timeout(SLOWEST_LOOK):
-                into.append(await _observe(cluster, prometheus, scenario, copy, now, sent))
+                into.append(await _observe(cluster, prometheus, workload, now, sent))
         except (ClusterError, PrometheusError, TimeoutError) as error:
             log.debug("not observed: %s", error)
-            into.append(Gap(now, sent))
         await asyncio.sleep(every)
 
 
 async def _observe(
-    cluster: Cluster, prometheus: Prometheus, scenario: Scenario, copy: Copy, minute: float, load: float
+    cluster: Cluster, prometheus: Prometheus, workload: ScaledWorkload, minute: float, load: float
 ) -> Sample:
-    pods, deployments, scalers, kv, waiting = await asyncio.gather(
-        cluster.list(PODS, copy.namespace, cached=True),
-        cluster.list(DEPLOYMENTS, copy.namespace),
-        cluster.list(scaler_kind(copy), copy.namespace),
-        prometheus.query(f"avg({_fresh('vllm:kv_cache_usage_perc', copy)})", "KV use"),
-        prometheus.query(f"sum({_fresh('vllm:num_requests_waiting', copy)})", "queue"),
+    space = workload.namespace
+    listed, deployment, autoscaling, kv, waiting = await asyncio.gather(
+        cluster.list(PODS, space, workload.pods, cached=True),
+        cluster.get(DEPLOYMENTS, workload.deployment, space),
+        cluster.get(VARIANTS, workload.autoscaling, space),
+        prometheus.query(f"avg({_fresh('vllm:kv_cache_usage_perc', space)})", "KV use"),
+        prometheus.query(f"sum({_fresh('vllm:num_requests_waiting', space)})", "queue"),
     )
-    names = [variant.name for variant in scenario.variants]
-    created, ready, desired = (dict.fromkeys(names, 0) for _ in range(3))
-    for pod in map(parse.pod, pods.items):
-        name = copy.variant(pod.labels.get("app", ""))
-        if name in created and not pod.deleting:
-            created[name] += 1
-            ready[name] += pod.ready
-    desired |= {copy.variant(item["metadata"]["name"]): item["spec"]["replicas"] for item in deployments.items}
-    why = {
-        copy.variant(item["metadata"]["name"]): condition.message
-        for item in scalers.items
-        for condition in parse.conditions((item.get("status") or {}).get("conditions"))
-        if condition.type == ("Ready" if copy.form is Form.POLICY else "OptimizationReady")
-    }
+    pods = [pod for pod in map(parse.pod, listed.items) if not pod.deleting]
+    conditions = parse.conditions((autoscaling.get("status") or {}).get("conditions"))
+    why = next((condition.message for condition in conditions if condition.type == "OptimizationReady"), "")
     kv_use, queue = (samples[0].value if samples else None for samples in (kv, waiting))
-    return Sample(minute, load, created, ready, desired, kv_use, queue, why)
+    ready = sum(pod.ready for pod in pods)
+    return Sample(minute, load, len(pods), ready, deployment["spec"]["replicas"], kv_use, queue, why)
 
 
-def scaler_kind(copy: Copy) -> ResourceType:
-    """Return the kind of the objects that scale a fleet."""
-    return BINDINGS if copy.form is Form.POLICY else VARIANTS
-
-
-def _fresh(metric: str, copy: Copy) -> str:
+def _fresh(metric: str, namespace: str) -> str:
     """Select series scraped just now; Prometheus itself repeats the last sample for five minutes."""
-    series = f'{metric}{{namespace="{copy.namespace}"}}'
+    series = f'{metric}{{namespace="{namespace}"}}'
     return f"{series} and time() - timestamp({series}) < {FRESH:g}"
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """A change of a variant's desired replicas, with the reason that its object gave."""
-
-    minute: float
-    variant: str
-    before: int
-    after: int
-    why: str
+def changes(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
+    """Return the samples before and after each change of the desired replicas, in order of time."""
+    return [(before, after) for before, after in pairwise(samples) if after.desired != before.desired]
 
 
-def changes(moments: Iterable[Moment]) -> list[Scaling]:
-    """Return the changes of desired replicas in order of time."""
-    samples = [moment for moment in moments if isinstance(moment, Sample)]
-    return [
-        Scaling(
-            after.minute,
-            name,
-            before.desired[name],
-            replicas,
-            after.why.get(name) or next(iter(after.why.values()), ""),
-        )
-        for before, after in pairwise(samples)
-        for name, replicas in after.desired.items()
-        if replicas != before.desired[name]
-    ]
-
-
-def replica_minutes(moments: Sequence[Moment], longest: float) -> dict[str, float]:
-    """Return replica-minutes per variant from existing pods; periods without a sample of up to ``longest`` minutes are
-    not counted."""
-    minutes: defaultdict[str, float] = defaultdict(float)
-    for before, after in pairwise(moments):
-        length = after.minute - before.minute
-        if isinstance(before, Sample) and isinstance(after, Sample) and length <= longest:
-            for name, replicas in before.created.items():
-                minutes[name] += replicas * length
-    return minutes
+def replica_minutes(samples: Sequence[Sample], longest: float) -> float:
+    """Return replica-minutes of existing pods; gaps between samples of more than ``longest`` minutes do not count."""
+    spans = ((before.created, after.minute - before.minute) for before, after in pairwise(samples))
+    return sum(replicas * length for replicas, length in spans if length <= longest)

@@ -6,22 +6,20 @@ output states. Engines run ``compression`` times faster than in production, also
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import aiohttp
 import yaml
 
-from deployments.demo.console import DemoConsole
-from deployments.demo.manifests import before_onboarding
-from deployments.demo.scenario import FLOOR, SLO_ITL, SLO_TTFT, Copy, Scenario
+from deployments.demo.console import DemoConsole, ask
+from deployments.demo.scenario import FLOOR, NAMESPACE, SERVICE, SLO_ITL, SLO_TTFT, VARIANTS, DemoVariant, Scenario
 from deployments.demo.sources import MISTRAL, Sources, allowed
-from modelyard.autoscaling.kinds import VARIANTS
+from deployments.profile import ROOT
+from modelyard.autoscaling.kinds import VARIANTS as VARIANTS_KIND
 from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.benchmarks.world import BENCHMARK_JOBS
-from modelyard.cluster import CONFIG_MAPS, Cluster, Object
+from modelyard.cluster import CONFIG_MAPS, Cluster
 from modelyard.local.router import install
 from modelyard.local.settings import NodeGroup, default_nodes
 from modelyard.models.names import BASE_MODELS
@@ -29,38 +27,56 @@ from modelyard.objects.documents import counted
 from modelyard.objects.kinds import PODS
 from modelyard.onboarding.expected import expected
 from modelyard.onboarding.plan import ready
-from modelyard.traffic.replay import RequestFailed, chat_body, open_session, send
+from modelyard.traffic.replay import open_session
 from modelyard.traffic.trace import Trace
 from modelyard.workloads.components import INITIAL_REPLICAS
-from modelyard.workloads.names import SERVICE
+from modelyard.workloads.names import SERVICE as SERVICE_LABEL
 from modelyard.workloads.world import INFERENCE_SERVICES
 
+PREREQUISITES = ROOT / "config" / "samples" / "local" / "onboarding.yaml"
 SELECTOR = {"shop.example/models": "yes"}
 """Label of the nodes that receive the files."""
 PROMPT, TOKENS, REQUESTS = 100, 20, 10
 """Tokens of each request after the onboarding, and the number of requests."""
-LEVELS, MEASURED = (1, 32), 40
+LEVELS, MEASURED = (1, 32), 20
 """Concurrency levels of the shortened measurement, and requests at each."""
 
 
-def nodes(scenario: Scenario) -> list[NodeGroup]:
+class OnboardedService(NamedTuple):
+    """Address of the service, and the variant that the onboarding chose."""
+
+    url: str
+    variant: DemoVariant
+
+
+def nodes() -> list[NodeGroup]:
     """Return a large node of each accelerator, labelled to receive the files."""
     return [
         group.model_copy(update={"name": f"{group.name}-shop", "count": 1, "gpus": 64, "labels": SELECTOR})
         for group in default_nodes()
-        if any(group.product == variant.product for variant in scenario.variants)
+        if any(group.product == variant.product for variant in VARIANTS)
     ]
 
 
-def request(uri: str, endpoint: str, copy: Copy, scenario: Scenario, trace: Trace) -> dict[str, Any]:
+def prerequisites(scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """Yield the sample prerequisites of an onboarding, with the runtimes' engines replaced by the scenario's."""
+    variants = {f"on-{variant.accelerator.lower()}": variant for variant in VARIANTS}
+    for document in yaml.safe_load_all(PREREQUISITES.read_text(encoding="utf-8")):
+        if variant := variants.get(document["metadata"]["name"]):
+            runner = scenario.engine(variant, "--model=$(MODEL_PATH)", "--served-model-name={{.Name}}")
+            document["spec"]["engineConfig"]["runner"] = runner
+        yield document
+
+
+def request(uri: str, endpoint: str, scenario: Scenario, trace: Trace) -> dict[str, Any]:
     """Return the parameters of the flow ``onboard``; the expected load is the busiest minute of the trace."""
     return {
         "uri": uri,
-        "name": copy.service,
-        "namespace": copy.namespace,
+        "name": SERVICE,
+        "namespace": NAMESPACE,
         "parameters": {"endpoint": endpoint},
         "node_selector": SELECTOR,
-        "prices": {variant.accelerator: float(variant.cost) / variant.gpus for variant in scenario.variants},
+        "prices": {variant.accelerator: float(variant.cost) / variant.gpus for variant in VARIANTS},
         "ttft": SLO_TTFT,
         "itl": SLO_ITL,
         **expected(trace),
@@ -85,17 +101,14 @@ def command(given: dict[str, Any]) -> list[str]:
     return words
 
 
-async def onboard_service(console: DemoConsole, scenario: Scenario, trace: Trace, out: Path, cluster: Cluster) -> Copy:
-    """Onboard the service of ``SHOWN`` from a bucket; return it with its URL and variant.
-
-    Raises ``ChildFailed`` when the onboarding fails.
-    """
-    copy = next(copy for copy in scenario.copies if copy.service)
-    accelerators = " and ".join(variant.accelerator for variant in scenario.variants)
+async def onboard_service(
+    console: DemoConsole, scenario: Scenario, trace: Trace, out: Path, cluster: Cluster
+) -> OnboardedService:
+    """Onboard the service from a bucket and check what that left in the cluster. Raises ``ChildFailed``."""
     console.say(
-        f"The model is in an S3 bucket on this machine. `modelyard onboard` copies its files to the nodes, measures it "
-        f"on {accelerators}, chooses the cheapest that meets TTFT {SLO_TTFT / 1000:g} s and ITL {SLO_ITL} ms, "
-        "and creates an autoscaled service."
+        "The model is in an S3 bucket on this machine. `modelyard onboard` copies its files to the nodes, measures it "
+        f"on {' and '.join(variant.accelerator for variant in VARIANTS)}, chooses the cheapest that meets TTFT "
+        f"{SLO_TTFT / 1000:g} s and ITL {SLO_ITL} ms, and creates an autoscaled service."
     )
     console.say(
         f"The measurement is short: {MEASURED} requests at a concurrency of {LEVELS[0]} and {LEVELS[1]}. The default "
@@ -103,18 +116,18 @@ async def onboard_service(console: DemoConsole, scenario: Scenario, trace: Trace
     )
     await install(cluster, arguments=["--access-log", "none"])
     path = out / "onboarding.yaml"
-    path.write_text(yaml.safe_dump_all(before_onboarding(scenario), sort_keys=False), encoding="utf-8")
+    path.write_text(yaml.safe_dump_all(prerequisites(scenario), sort_keys=False), encoding="utf-8")
     async with Sources() as sources:
         await cluster.create(CONFIG_MAPS, allowed(sources))
         await console.run("kubectl", "apply", "-f", str(path))
-        printed = await console.run(*command(request(f"s3://models/{MISTRAL}", sources.url, copy, scenario, trace)))
-    return await check_service(console, scenario, copy, cluster, printed)
+        printed = await console.run(*command(request(f"s3://models/{MISTRAL}", sources.url, scenario, trace)))
+    return await check_service(console, cluster, printed)
 
 
-async def check_service(console: DemoConsole, scenario: Scenario, copy: Copy, cluster: Cluster, printed: str) -> Copy:
-    """Check what the onboarding left in the cluster; return the service with its URL and variant."""
-    space, name = copy.namespace, copy.service
-    model, autoscaling = await cluster.get(BASE_MODELS, name, space), await cluster.get(VARIANTS, name, space)
+async def check_service(console: DemoConsole, cluster: Cluster, printed: str) -> OnboardedService:
+    """Check what the onboarding left in the cluster."""
+    space, name = NAMESPACE, SERVICE
+    model, autoscaling = await cluster.get(BASE_MODELS, name, space), await cluster.get(VARIANTS_KIND, name, space)
     state = (model.get("status") or {}).get("state")
     console.check(f"Delivered: BaseModel {space}/{name} is {state} on its nodes", state == "Ready")
 
@@ -122,18 +135,18 @@ async def check_service(console: DemoConsole, scenario: Scenario, copy: Copy, cl
         f"{job['metadata']['name']} {job.get('status', {}).get('state')}"
         for job in await cluster.list(BENCHMARK_JOBS, space)
     ]
-    measured = len(jobs) == len(scenario.variants) and all(job.endswith(" Completed") for job in jobs)
+    measured = len(jobs) == len(VARIANTS) and all(job.endswith(" Completed") for job in jobs)
     console.check(f"Measured: {', '.join(f'BenchmarkJob {job}' for job in jobs)}", measured)
 
     services = [service["metadata"]["name"] for service in await cluster.list(INFERENCE_SERVICES, space)]
     console.check(f"Cleaned up: only InferenceService {', '.join(services)} is left, no probe", services == [name])
 
     spec = autoscaling["spec"]
-    variant = next(variant for variant in scenario.variants if variant.accelerator == spec["accelerator"])
+    variant = next(variant for variant in VARIANTS if variant.accelerator == spec["accelerator"])
     runtime = f"on-{variant.accelerator.lower()}"
     console.check(f"Chosen: runtime {runtime} with {variant.accelerator}", f"chosen: {runtime}," in printed)
 
-    pods = await cluster.list(PODS, space, label_selector=f"{SERVICE}={name}")
+    pods = await cluster.list(PODS, space, label_selector=f"{SERVICE_LABEL}={name}")
     where = [pod["spec"].get("nodeName", "") for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     placed = bool(where) and all(node.startswith(variant.accelerator.lower()) for node in where)
     console.check(f"Placed: {counted(len(where), 'pod')} on {', '.join(sorted({*where}))}", placed)
@@ -148,22 +161,12 @@ async def check_service(console: DemoConsole, scenario: Scenario, copy: Copy, cl
         len(fitted) == 4 and engine is not None,
     )
     served = await cluster.get(INFERENCE_SERVICES, name, space)
-    console.check(*await answers(served))
+    url = served["status"]["url"].rstrip("/")
+    async with open_session() as session:
+        problems = [await ask(session, url, name, PROMPT, TOKENS) for _ in range(REQUESTS)]
+    problem = next((f": {problem}" for problem in problems if problem), "")
+    text = f"Serving: {problems.count('')} of {REQUESTS} requests answered at {url}{problem}"
+    console.check(text, not problem and ready(served))
     replicas = counted(int(served["metadata"]["annotations"][INITIAL_REPLICAS]), "replica")
     console.say(f"The service starts with {replicas}, enough for its busiest minute, and keeps at least {FLOOR}.")
-    return replace(copy, url=served["status"]["url"].rstrip("/"), chosen=variant.name)
-
-
-async def answers(service: Object) -> tuple[str, bool]:
-    """Send some requests to the service's URL, one after the other; return a claim and whether it is true."""
-    name, url, answered, problem = service["metadata"]["name"], service["status"]["url"], 0, ""
-    async with open_session() as session:
-        for _ in range(REQUESTS):
-            try:
-                async with asyncio.timeout(60):
-                    answer = await send(session, url, chat_body(name, PROMPT, TOKENS))
-                answered += answer.output_tokens == TOKENS
-            except (RequestFailed, TimeoutError, aiohttp.ClientError) as error:
-                problem = f"; {type(error).__name__}: {error}"[:200]
-    passed = answered == REQUESTS and ready(service)
-    return f"Serving: {answered} of {REQUESTS} requests answered at {url}{problem}", passed
+    return OnboardedService(url, variant)

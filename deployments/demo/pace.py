@@ -27,8 +27,8 @@ from modelyard.traffic.replay import RequestResult
 
 SLOWEST, FASTEST = 4.0, 10.0
 """Speed-up factors; the fastest needs ``NEEDED_CORES``."""
-NEEDED_CORES = 1.7
-"""Free cores for the fastest: on two cores the busiest minute of the traffic takes about as much."""
+NEEDED_CORES = 0.9
+"""Free cores for the fastest: the busiest minute of the traffic takes about as much."""
 CALIBRATION_SECONDS = 2.0
 LAG_LIMIT = 0.05
 """Wall seconds that this process may wake up late before traffic is thinned; below 0.02 on two quiet cores."""
@@ -71,7 +71,7 @@ def next_share(share: float, lag: float) -> float:
 
 
 class Pace:
-    """Share of the traffic that is sent now, the same requests to every fleet.
+    """Share of the traffic that is sent now.
 
     A request that is overdue by ``OVERDUE`` is not sent: otherwise a stall would be followed by a burst, and the next
     stall.

@@ -1,61 +1,17 @@
-"""Scenario of the demonstration: one model on a cheap and an expensive accelerator, and a busy stretch of real traffic.
+"""Scenario of the main demonstration: one model, a cheap and an expensive accelerator, a busy stretch of real traffic.
 
-The same traffic goes to three fleets ("copies"), each scaled in its own way. Engines, traffic, ticks, scrapes and every
-policy duration run ``compression`` times faster than in production. The objects are in ``manifests``.
+Engines, traffic, ticks, scrapes and every policy duration run ``compression`` times faster than in production.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CONTROLLER_NAMESPACE = "workload-variant-autoscaler-system"
-MODEL = "meta-llama/Llama-3.3-70B-Instruct"
 PORT = 8000
-
-
-class Form(StrEnum):
-    """Kinds of autoscaling in the demonstration."""
-
-    SATURATION = "saturation"
-    SLO = "slo"
-    POLICY = "policy"
-
-
-@dataclass(frozen=True)
-class Copy:
-    """One fleet in a namespace of its own, with its own copy of the traffic.
-
-    By default a pair of Deployments, one per accelerator. With a ``service`` it is an InferenceService that the
-    onboarding creates: it answers at ``url`` and runs on the accelerator of the variant ``chosen``.
-    """
-
-    form: Form
-    namespace: str
-    title: str
-    service: str = ""
-    url: str = ""
-    chosen: str = ""
-
-    @property
-    def label(self) -> str:
-        """Namespace and what scales it."""
-        return f"{self.namespace} ({self.form})"
-
-    def variant(self, workload: str) -> str:
-        """Return the variant that a workload, or a VariantAutoscaling, belongs to."""
-        return self.chosen if self.service in (workload, workload.removesuffix("-engine")) else workload
-
-
-NAMESPACE = "demo"
-PAIRS = (
-    Copy(Form.SATURATION, NAMESPACE, "VariantAutoscaling, saturation form: scaled by KV-cache use and queue length"),
-    Copy(Form.POLICY, "demo-policy", "AutoscalingPolicyBinding: keeps metrics at target values, cheap replicas first"),
-)
-SERVICE = Copy(Form.SLO, "shop", "The onboarded service: sized for its latency targets by its measured profile", "chat")
-SHOWN = (SERVICE, *PAIRS)
-"""Fleets of ``make demo``: the onboarded service, and the pairs of Deployments for comparison."""
+NAMESPACE, SERVICE = "shop", "chat"
+"""Namespace and name of the service that is onboarded."""
 SLO_TTFT = 2500
 SLO_ITL = 75
 """Targets in milliseconds."""
@@ -81,7 +37,7 @@ class DemoVariant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of its Deployment and its VariantAutoscaling."""
+        """Name of a Deployment and a VariantAutoscaling of it."""
         return f"llama-{self.accelerator.lower()}"
 
 
@@ -97,27 +53,56 @@ VARIANTS = (
 class Scenario:
     """Times are times of the trace, before compression, unless stated otherwise.
 
-    The stretch rises from 5.7 to 8.4 requests/s, falls to 5.2, and six quiet minutes follow.
+    The stretch rises from 5.7 to 8.4 requests/s, falls to 5.2, and four quiet minutes follow.
     """
 
     compression: float = 10.0
     start_minute: float = 21.0
     minutes: float = 18.0
-    quiet_minutes: float = 6.0
+    quiet_minutes: float = 4.0
     rate: float = 1.0
     tick_seconds: float = 15.0
     startup_seconds: float = 90.0
     shift_seconds: float = 120.0
     """Wall seconds of one run of the flow; twice the interval between starts."""
-    variants: tuple[DemoVariant, ...] = VARIANTS
-    copies: tuple[Copy, ...] = PAIRS
 
     @property
     def longest_gap(self) -> float:
         """Minutes of the trace between two samples that still count as observed: five wall seconds."""
         return 5 * self.compression / 60
 
-    @property
-    def namespaces(self) -> list[str]:
-        """Namespaces of the fleets."""
-        return [copy.namespace for copy in self.copies]
+    def flow_parameters(self, prometheus_url: str, *namespaces: str) -> dict[str, Any]:
+        """Return the parameters of the deployed flow ``autoscale`` for compressed time."""
+        return {
+            "interval_seconds": round(self.tick_seconds / self.compression, 3),
+            "shift_seconds": self.shift_seconds,
+            "prometheus_url": prometheus_url,
+            "namespaces": [*namespaces],
+            "time_compression": self.compression,
+        }
+
+    def engine(self, variant: DemoVariant, *model: str) -> dict[str, Any]:
+        """Return the container of a simulated engine."""
+        options = {
+            "port": PORT,
+            "startup-delay": self.startup_seconds,
+            "time-compression": self.compression,
+            **dict(zip(("alpha", "beta", "gamma", "delta"), (*variant.decode, *variant.prefill), strict=True)),
+            "kv-cache-tokens": variant.kv_tokens,
+            "max-num-seqs": 2 * variant.batch,
+            "max-model-len": 32768,
+        }
+        return {
+            "name": "engine",
+            "image": "modelyard.dev/simulated-engine:latest",
+            "args": [*model, *(f"--{name}={value}" for name, value in options.items())],
+            "ports": [{"containerPort": PORT, "name": "http"}],
+            "resources": {"limits": {"nvidia.com/gpu": str(variant.gpus)}},
+            "readinessProbe": {
+                "httpGet": {"path": "/health", "port": PORT},
+                "periodSeconds": 1,
+                "failureThreshold": 1,
+            },
+            # Keeps answering until routers and clients have observed that the pod terminates.
+            "lifecycle": {"preStop": {"exec": {"command": ["sleep", "1"]}}},
+        }

@@ -21,7 +21,7 @@ from typing import Any
 
 import aiohttp
 
-from deployments.demo.console import DemoConsole, kubectl, run_script, wait_until
+from deployments.demo.console import DemoConsole, ask, kubectl, run_script, wait_until
 from deployments.demo.scenario import CONTROLLER_NAMESPACE
 from deployments.demo.sources import LLAMA, MISTRAL, Files, Sources, allowed
 from deployments.stack import beside_a_cluster, write_prefect_file
@@ -32,8 +32,7 @@ from modelyard.local.settings import CONTROL_PLANE, Component, NodeGroup, StackS
 from modelyard.local.stack import LocalStack
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import PODS
-from modelyard.traffic.latency import Ending
-from modelyard.traffic.replay import RequestFailed, chat_body, open_session, send
+from modelyard.traffic.replay import open_session
 from modelyard.workloads.names import SERVICE
 from modelyard.workloads.returning import DEADLINE
 from modelyard.workloads.story import LATEST, READY
@@ -103,13 +102,7 @@ class Tour:
 
     async def complete(self, model: str, tokens: int = 32) -> str:
         """Stream a completion through the router; return an error, or "" when it is complete."""
-        try:
-            async with asyncio.timeout(120):
-                answer = await send(self.session, ADDRESS, chat_body(model, 16, tokens))
-        except (RequestFailed, aiohttp.ClientError, OSError) as error:
-            broken = isinstance(error, RequestFailed) and error.ending is Ending.BROKEN
-            return f"{'stream broke off' if broken else 'request failed'}: {cut(str(error), 200)}"
-        return "" if answer.output_tokens == tokens else f"request failed: {answer.output_tokens} of {tokens} tokens"
+        return await ask(self.session, ADDRESS, model, 16, tokens)
 
     async def post(self, model: str, prompt: str = "hello", **headers: str) -> tuple[int, Any]:
         """Send a completion of one token to the router; return status and body."""

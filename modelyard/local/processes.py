@@ -156,7 +156,7 @@ def wait_all_gone(identities: Sequence[ProcessIdentity], timeout: float) -> bool
 
 
 def python_path_environment() -> dict[str, str]:
-    """`PYTHONPATH` with which a child Python imports this very `modelyard`, wherever it is started."""
+    """Variables with which a child Python imports this very `modelyard`, wherever it is started."""
     root = str(Path(__file__).resolve().parents[2])
     rest = os.environ.get("PYTHONPATH", "")
-    return {"PYTHONPATH": f"{root}{os.pathsep}{rest}" if rest else root}
+    return {"PYTHONPATH": f"{root}{os.pathsep}{rest}" if rest else root, "PYTHONSAFEPATH": "1"}

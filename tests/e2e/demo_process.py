@@ -12,7 +12,10 @@ import pytest
 
 
 def run_demo(folder: Path, *arguments: str) -> str:
-    """Run ``modelyard demo``; return its output as one line once it succeeded and left no process behind."""
+    """Run ``modelyard demo``; return its output as one line once it succeeded and left no process behind.
+
+    The ceiling is for a machine on which everything takes several times as long as on a quiet one.
+    """
     command = [sys.executable, "-m", "deployments.command", "demo", *arguments, "--out", str(folder / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

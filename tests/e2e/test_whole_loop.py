@@ -11,10 +11,10 @@ from contextlib import suppress
 import psutil
 import pytest
 from prefect.client.orchestration import PrefectClient
+from scaled_fleet import NAMESPACE, running
 
 from deployments.bootstrap import deployment_names
-from deployments.demo.run import running
-from deployments.demo.scenario import NAMESPACE, Scenario
+from deployments.demo.scenario import Scenario
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.cluster import DEPLOYMENTS, LEASES, Cluster
@@ -30,7 +30,7 @@ async def deployed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tu
     """A cluster with two variants and the flow deployed: a shift of a minute every half minute, ticking every 1.5 s."""
     before = os.environ.get("KUBECONFIG")
     out = tmp_path_factory.mktemp("deployed")
-    async with running(Scenario(shift_seconds=60), out) as (_, prefect, cluster, _):
+    async with running(Scenario(shift_seconds=60), out) as (_, prefect, cluster):
         yield prefect, cluster
     if before is None:
         os.environ.pop("KUBECONFIG", None)

@@ -1,6 +1,6 @@
 """Soak test: ``make soak MINUTES=15 SEED=7``.
 
-The demonstration's fleet serves its traffic while parts of everything are killed, stopped and restarted, one after the
+A fleet serves the demonstration's traffic while parts of everything are killed, stopped and restarted, one after the
 other in an order that the seed gives. Throughout, the API server's audit log is checked for a single writer and for
 replicas within their bounds; at the end, that every request is accounted for, no status is lost and no process is left.
 The recovery time is that from the fault to the next tick that sees an edit. Exit code 0: no violation.
@@ -30,10 +30,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from deployments.demo.run import TRACE, running
-from deployments.demo.scenario import CONTROLLER_NAMESPACE, MODEL, NAMESPACE, PAIRS, Scenario
+from deployments.demo.run import TRACE
+from deployments.demo.scenario import CONTROLLER_NAMESPACE, VARIANTS, Scenario
 from deployments.stack import PrefectStack
-from modelyard.autoscaling.kinds import BINDINGS, VARIANTS
+from modelyard.autoscaling.kinds import BINDINGS, VARIANTS as VARIANT_AUTOSCALINGS
 from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS, Cluster, ClusterError, Holder, NotFound
 from modelyard.local.load import ReadyPods
 from modelyard.local.settings import Component
@@ -41,6 +41,10 @@ from modelyard.local.stack import LocalStack
 from modelyard.traffic.latency import Ending
 from modelyard.traffic.replay import Replay, ReplaySettings, RequestResult
 from modelyard.traffic.trace import read_trace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+from scaled_fleet import MODEL, NAMESPACE, NAMESPACES, running
 
 LEASE = "modelyard-autoscale"
 OURS = {"deployments", "variantautoscalings", "autoscalingpolicybindings", "autoscalingpolicies"}
@@ -126,7 +130,7 @@ class Soak:
         self.sent = 0
         self.begun = 0.0
         """Start of the fault in progress."""
-        self.endpoints = [ReadyPods(copy.namespace) for copy in PAIRS]
+        self.endpoints = [ReadyPods(namespace) for namespace in NAMESPACES]
         self._price = 100
 
     async def traffic(self, endpoints: ReadyPods, scenario: Scenario, over: asyncio.Event) -> None:
@@ -161,9 +165,9 @@ class Soak:
         while True:
             with contextlib.suppress(ClusterError):
                 if not generation:
-                    edited = await self.cluster.merge_patch(VARIANTS, "llama-h100", body, NAMESPACE)
+                    edited = await self.cluster.merge_patch(VARIANT_AUTOSCALINGS, "llama-h100", body, NAMESPACE)
                     generation = edited["metadata"]["generation"]
-                if observed(await self.cluster.get(VARIANTS, "llama-h100", NAMESPACE)) >= generation:
+                if observed(await self.cluster.get(VARIANT_AUTOSCALINGS, "llama-h100", NAMESPACE)) >= generation:
                     return
             self.audit.read()
             await asyncio.sleep(0.2)
@@ -182,19 +186,19 @@ class Soak:
         if process is not None and process.alive():
             os.kill(process.pid, number)
 
-    async def conclude(self, scenario: Scenario) -> None:
+    async def conclude(self) -> None:
         """Check that nothing is lost, and that statuses and replicas are as they should be."""
         violations = self.audit.violations
-        for kind in (VARIANTS, BINDINGS):
+        for kind in (VARIANT_AUTOSCALINGS, BINDINGS):
             for obj in (await self.cluster.list(kind)).items:
                 name = f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
                 if observed(obj) != obj["metadata"]["generation"]:
                     violations.append(f"{kind.kind} {name}: its status is not that of its generation")
-        for copy in scenario.copies:
-            for variant in scenario.variants:
-                spec = (await self.cluster.get(DEPLOYMENTS, variant.name, copy.namespace))["spec"]
+        for namespace in NAMESPACES:
+            for variant in VARIANTS:
+                spec = (await self.cluster.get(DEPLOYMENTS, variant.name, namespace))["spec"]
                 if not 1 <= spec["replicas"] <= variant.max_replicas:
-                    violations.append(f"{copy.namespace}/{variant.name} ended at {spec['replicas']} replicas")
+                    violations.append(f"{namespace}/{variant.name} ended at {spec['replicas']} replicas")
         if self.sent != len(self.results):
             violations.append(f"{self.sent} requests were sent, {len(self.results)} are accounted for")
         violations += [
@@ -332,7 +336,9 @@ async def attack(soak: Soak) -> None:
         await soak.cluster.delete(CONFIG_MAPS, config, NAMESPACE)
     await soak.cluster.create(CONFIG_MAPS, {"metadata": {"name": config}, "data": {"default": text}}, NAMESPACE)
     annotations = {"modelyard.dev/wake-query": "(" * 2000, "modelyard.dev/min-replicas": "9" * 4000}
-    await soak.cluster.merge_patch(VARIANTS, "llama-l40s", {"metadata": {"annotations": annotations}}, NAMESPACE)
+    await soak.cluster.merge_patch(
+        VARIANT_AUTOSCALINGS, "llama-l40s", {"metadata": {"annotations": annotations}}, NAMESPACE
+    )
 
 
 async def kill_component(component: Component, soak: Soak) -> None:
@@ -350,9 +356,9 @@ async def run(minutes: float, seed: int, rate: float, out: Path) -> int:
     policy, log = out / "audit-policy.yaml", out / "audit.log"
     policy.write_text(yaml.safe_dump(AUDIT_POLICY), encoding="utf-8")
     log.unlink(missing_ok=True)
-    audit = Audit(log, {(c.namespace, v.name): (1, v.max_replicas) for c in scenario.copies for v in scenario.variants})
+    audit = Audit(log, {(namespace, v.name): (1, v.max_replicas) for namespace in NAMESPACES for v in VARIANTS})
     flags = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
-    async with running(scenario, out, extra_args={Component.APISERVER: flags}) as (stack, prefect, cluster, _):
+    async with running(scenario, out, extra_args={Component.APISERVER: flags}) as (stack, prefect, cluster):
         over, soak = asyncio.Event(), Soak(stack, prefect, cluster, audit, chance)
         following = [asyncio.create_task(endpoints.follow(cluster)) for endpoints in soak.endpoints]
         serving = [asyncio.create_task(soak.traffic(endpoints, scenario, over)) for endpoints in soak.endpoints]
@@ -368,7 +374,7 @@ async def run(minutes: float, seed: int, rate: float, out: Path) -> int:
         await cancelled(following)
         await soak.suffer("a tenant attacks")
         audit.read()
-        await soak.conclude(scenario)
+        await soak.conclude()
     own = [psutil.Process(), *psutil.Process().parents()]
     for process in psutil.process_iter(["cmdline"]):
         if process not in own and str(out) in " ".join(process.info["cmdline"] or []):

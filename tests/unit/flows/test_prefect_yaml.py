@@ -19,7 +19,6 @@ from pydantic import ValidationError
 from deployments import automations, server
 from deployments.bootstrap import closed, deployment_names, read, write_with_parameters
 from deployments.checks import CAPS, installed, package_problems
-from deployments.demo.manifests import flow_parameters
 from deployments.demo.scenario import Scenario
 from deployments.profile import ROOT, SERVER_PROFILE, WORKER_PROFILE, environment, free_port, read_profile
 from deployments.stack import write_prefect_file
@@ -91,7 +90,7 @@ def test_a_form_without_what_a_run_needs_is_refused_by_the_server(deployment: di
 def test_a_deployment_runs_in_our_pool_with_one_interpreter_start(deployment: dict[str, Any]) -> None:
     assert deployment["work_pool"]["name"] == POOL
     assert set(deployment["work_pool"]) == {"name", "work_queue_name"}
-    assert TEMPLATES["process"]["job_configuration"]["command"].endswith(" python -m prefect.engine")
+    assert TEMPLATES["process"]["job_configuration"]["command"].endswith(" prefect.engine")
     assert "concurrency_limit" not in deployment, (
         "a server restart could kill a healthy run; the Lease keeps writers apart"
     )
@@ -169,7 +168,7 @@ def test_a_copy_with_other_parameters_keeps_schedule_and_shift_together(tmp_path
 
 def test_every_deployment_is_in_the_demo_and_only_its_autoscaler_is_scheduled(tmp_path: Path) -> None:
     file = tmp_path / "prefect.yaml"
-    given = flow_parameters(Scenario(shift_seconds=60), "http://127.0.0.1:9090")
+    given = Scenario(shift_seconds=60).flow_parameters("http://127.0.0.1:9090", "chat")
     write_prefect_file(file, "autoscale", given, every=30, after=1)
     there = {deployment["name"]: deployment for deployment in read(file)["deployments"]}
     assert there.keys() == DEPLOYMENTS.keys()
@@ -249,6 +248,7 @@ def test_a_child_finds_our_interpreter_and_our_code() -> None:
     env = environment(WORKER_PROFILE)
     assert env["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
     assert env["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
+    assert env["PYTHONSAFEPATH"] == "1", "nothing is imported from the working directory"
 
 
 def test_a_missing_profile_is_named(tmp_path: Path) -> None:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from modelyard.autoscaling.variants.slo.attainment import LOADS, Holding
-from modelyard.objects import Key
-from modelyard.replay.fleet import SimulatedFleet
-from modelyard.replay.metrics import Metrics
 from modelyard.replay.report import Timeline
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import simulate
-from modelyard.replay.variants import VariantSpec
 from modelyard.traffic.latency import SLO
 
 ROOT = Path(__file__).resolve().parents[3]
-FLEET = Key("chat", "llama-8b-l40s")
 
 
 @pytest.fixture
@@ -32,38 +28,34 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("quality.cells")
 
 
-class Schedule:
-    """Replicas by time."""
-
-    name, interval, keep = "schedule", 15.0, 0.0
-
-    def __init__(self, *changes: tuple[float, int]) -> None:
-        self.changes = dict(changes)
-
-    def initial(self, variants: list[VariantSpec]) -> dict[Key, int]:
-        return {}
-
-    def tick(self, now: float, fleet: SimulatedFleet, metrics: Metrics) -> dict[Key, int]:
-        return {FLEET: self.changes[now]} if now in self.changes else {}
-
-
 @pytest.mark.parametrize("changes", [(), ((90.0, 5), (300.0, 1), (330.0, 4), (480.0, 2))])
 def test_compiled_engines_do_what_the_replay_does(tools: Any, changes: tuple[tuple[float, int], ...]) -> None:
-    """Request by request, through overload, preemption, late starts, draining and kills."""
-    fleets = importlib.import_module("quality.fleet")
+    """Request by request, through overload, late starts, draining and kills, on an engine of the comparison."""
+    agreement = importlib.import_module("quality.agreement")
     cell = tools.Cell("conv", 2, tools.L)
-    trace = cell.trace.stretch(0, 12)
-    settings = SimulationSettings(seed=3, startup_spread=0.3)
-    spec = cell.spec()
-    run = simulate(trace, [spec], Schedule(*changes), settings)
-    fast = fleets.FastFleet(trace, spec, SLO(), settings)
-    outcome = fleets.follow(fast, [(at + settings.actuation_delay, count) for at, count in changes])
-    met = np.logical_and(*run.results.within(SLO()))
-    assert np.array_equal(met, outcome.met)
-    assert 0.02 < met.mean() < 1
-    assert outcome.seconds == pytest.approx(run.replica_seconds(spec.key))
-    first = fast.world.moment[:, fleets.engines.FIRST]
-    assert np.nanmax(np.abs(first - run.results.first)) < 1e-6
+    world = SimulationSettings(seed=3, startup_spread=0.3)
+    run = agreement.check(agreement.SmallFleet(cell.trace.stretch(0, 12), cell.spec(), world, changes))
+    assert 0.02 < np.logical_and(*run.results.within(SLO())).mean() < 1
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_compiled_engines_do_what_the_replay_does_on_any_small_fleet(tools: Any, seed: int) -> None:
+    """Small caches, batches and budgets, preemption, several arrivals at one instant, refusals."""
+    agreement = importlib.import_module("quality.agreement")
+    agreement.check(agreement.random_fleet(seed), f"random_fleet({seed})")
+
+
+def test_a_disagreement_names_the_request(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agreement = importlib.import_module("quality.agreement")
+    small = agreement.random_fleet(7)
+    other = replace(small.spec, engine=replace(small.spec.engine, alpha=2 * small.spec.engine.alpha))
+    compiled = agreement.FastFleet
+    monkeypatch.setattr(agreement, "FastFleet", lambda trace, spec, slo, given: compiled(trace, other, slo, given))
+    with pytest.raises(agreement.Disagreement, match=r"seed 7: .*request \d+"):
+        agreement.check(small, "seed 7")
+    with pytest.raises(ValueError, match="no compiled engine with jitter"):
+        compiled(small.trace, replace(other, engine=replace(other.engine, jitter=0.1)), SLO(), small.settings)
 
 
 def test_a_small_form_of_the_comparison(tools: Any, tmp_path: Path) -> None:
