@@ -2,6 +2,6 @@
 
 from modelyard.autoscaling.mixing.allocate import allocate, allocate_greedy
 from modelyard.autoscaling.mixing.covering import cover
-from modelyard.autoscaling.mixing.model import Allocation, Demand, Effort, Option, Share
+from modelyard.autoscaling.mixing.model import Allocation, Demand, Option, Share
 
-__all__ = ["Allocation", "Demand", "Effort", "Option", "Share", "allocate", "allocate_greedy", "cover"]
+__all__ = ["Allocation", "Demand", "Option", "Share", "allocate", "allocate_greedy", "cover"]
