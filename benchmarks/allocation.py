@@ -20,8 +20,9 @@ from itertools import zip_longest
 
 import pulp
 
-from modelyard.autoscaling.mixing import Allocation, Demand, Effort, Option, allocate, allocate_greedy
+from modelyard.autoscaling.mixing import Allocation, Demand, Option, allocate, allocate_greedy
 from modelyard.autoscaling.mixing.allocate import EFFORT
+from modelyard.fairness import WorkBudget
 
 TYPES = tuple(f"T{i}" for i in range(8))
 PRICES = tuple(10 * 1.5**i for i in range(8))
@@ -102,7 +103,7 @@ def measure(variants: int, share: float, units: int) -> None:
     covered = time.process_time()
     capacity = {a: int(unlimited.used.get(a, 0) * share) for a in TYPES}
     before = time.process_time()
-    effort = Effort(units)
+    effort = WorkBudget(units)
     exact = allocate(demands, capacity, penalty=PENALTY, effort=effort)
     between = time.process_time()
     greedy = allocate_greedy(demands, capacity, penalty=PENALTY)

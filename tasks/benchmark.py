@@ -15,11 +15,11 @@ from modelyard.benchmarks.results import BenchmarkResults, kept
 from modelyard.benchmarks.story import benchmark_result, row
 from modelyard.benchmarks.values import MeasuredRun
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
+from modelyard.fairness import interleave
 from modelyard.objects import Key
 from modelyard.objects.documents import cut
 from modelyard.objects.markdown import unformatted
 from modelyard.reconcile.object_result import ObjectResult
-from modelyard.reconcile.turns import in_turn
 from modelyard.replay.refit import ProfileDrift, drift_of
 from modelyard.replay.refit_variant import refit_variant
 from tasks.claims import claim_free
@@ -115,7 +115,7 @@ async def find_drift(ref: RunRef, namespaces: Sequence[str]) -> list[ProfileDrif
     drifts = [drift for variant in variants if (drift := drift_of(variant)) is not None]
     chosen = [drift for drift in drifts if not namespaces or drift.variant.namespace in namespaces]
     get_run_logger().info("%d of %d drifted profiles are in scope", len(chosen), len(drifts))
-    return in_turn(chosen, lambda drift: drift.variant.namespace)[0]
+    return interleave(chosen, lambda drift: drift.variant.namespace)[0]
 
 
 @task(name="fit profile", task_run_name="fit the profile of {drift.variant}", **RETRIED)

@@ -26,7 +26,6 @@ from modelyard.autoscaling.collector import collector_paused
 from modelyard.autoscaling.config_maps import look_alikes
 from modelyard.autoscaling.decision import TickDecision, VariantDecision
 from modelyard.autoscaling.fleet import Fleet, shared_models
-from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.observe import Observed, observe
 from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.select import target_found
@@ -51,6 +50,7 @@ from modelyard.autoscaling.variants.slo.forecasting import forecast_loads
 from modelyard.autoscaling.variants.slo.outlook import Outlook
 from modelyard.autoscaling.variants.stage import ProposedModel
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
+from modelyard.fairness import WorkBudget
 from modelyard.metrics.values import queued_for
 from modelyard.objects import Key
 
@@ -209,8 +209,8 @@ def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple
         members[
             *place, service.name if service is not None else "", service is None or seen.variant.slo is None
         ].append(seen)
-    efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
-    trials: defaultdict[str, Effort] = defaultdict(lambda: Effort(TRIALS))
+    efforts: defaultdict[str, WorkBudget] = defaultdict(lambda: WorkBudget(SEARCHES))
+    trials: defaultdict[str, WorkBudget] = defaultdict(lambda: WorkBudget(TRIALS))
     groups: list[Group] = []
     for (namespace, model_id, name, _), variants in members.items():
         group = Group(namespace, model_id, tuple(variants), variants[0].handling.compatibility)

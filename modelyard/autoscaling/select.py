@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from modelyard.autoscaling.bounds import variant_bounds
-from modelyard.autoscaling.budget import SHARE, Ask, waiting_since, within_share
+from modelyard.autoscaling.budget import SHARE, refusal, waiting_since
 from modelyard.autoscaling.conditions import OPTIMIZATION_READY
 from modelyard.autoscaling.config_maps import ObjectNotice
 from modelyard.autoscaling.decision import UNBOUNDED
@@ -21,6 +21,7 @@ from modelyard.autoscaling.settings import FleetSettings, Mode
 from modelyard.autoscaling.sizing.learning import MOST_BATCH
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Proposed, keep
+from modelyard.fairness import WorkRequest, by_owner, grant_work
 from modelyard.objects import Key, Notice, Workload, WorkloadId
 from modelyard.objects.documents import shown
 
@@ -89,22 +90,19 @@ def select(fleet: Fleet, settings: FleetSettings) -> Observed:
 
 def _beyond_share(active: Sequence[Observation]) -> dict[Key, Proposed]:
     """Return those that are not decided on: a model's variants in a namespace, which share its load, all or none."""
-    models: dict[tuple[str, str], list[Observation]] = {}
-    for seen in active:
-        models.setdefault((seen.key.namespace, seen.variant.model_id), []).append(seen)
+    models = by_owner(active, lambda seen: (seen.key.namespace, seen.variant.model_id))
     units = [_units(variants) for variants in models.values()]
-    asked: defaultdict[str, float] = defaultdict(float)
-    for (namespace, _), work in zip(models, units, strict=True):
-        asked[namespace] += work
-    if all(work <= SHARE for work in asked.values()):
-        return {}
-    asks = [
-        Ask(namespace, work, min(waiting_since(seen.variant.conditions, OPTIMIZATION_READY) for seen in variants))
+    requests = [
+        WorkRequest(
+            namespace, work, min(waiting_since(seen.variant.conditions, OPTIMIZATION_READY) for seen in variants)
+        )
         for ((namespace, _), variants), work in zip(models.items(), units, strict=True)
     ]
     return {
-        seen.key: keep(seen, Explanation(Reason.BEYOND_SHARE, refusal=ask.refusal))._replace(target=target_found(seen))
-        for ask, variants, granted in zip(asks, models.values(), within_share(asks), strict=True)
+        seen.key: keep(seen, Explanation(Reason.BEYOND_SHARE, refusal=refusal(request)))._replace(
+            target=target_found(seen)
+        )
+        for request, variants, granted in zip(requests, models.values(), grant_work(requests, SHARE), strict=True)
         if not granted
         for seen in variants
     }

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple, Self, TypeVar
 
+from modelyard.fairness import interleave
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusTimeout, Sample
 from modelyard.metrics.scope import scoped
 from modelyard.metrics.values import Allowed
@@ -132,9 +134,9 @@ class Expressions:
         self, wanted: Iterable[Expression], ask: Callable[[Expression], Awaitable[_T]]
     ) -> dict[Expression, _T | str]:
         """Ask all of these, those of slow namespaces last; what went wrong is a text."""
-        spaces: defaultdict[str, list[Expression]] = defaultdict(list)
-        for one in sorted(set(wanted)):
-            spaces[one.namespace].append(one)
+        chosen, beyond = interleave(sorted(set(wanted)), attrgetter("namespace"), MOST)
+        slow = {namespace: place for place, namespace in enumerate(self._slow)}
+        chosen.sort(key=lambda one: slow.get(one.namespace, -1))
         found: dict[Expression, _T | str] = {}
 
         async def answer(one: Expression) -> None:
@@ -143,16 +145,12 @@ class Expressions:
             except PrometheusError as error:
                 found[one] = str(error)
 
-        turns = [*(spaces.keys() - self._slow.keys()), *(space for space in self._slow if space in spaces)]
-        tasks = [asyncio.create_task(answer(one)) for space in turns for one in spaces[space][:MOST]]
+        tasks = [asyncio.create_task(answer(one)) for one in chosen]
         if tasks:
             await asyncio.wait(tasks, timeout=TOTAL_SECONDS)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         late = f"no answer within the {TOTAL_SECONDS:g} s for all expressions of a tick"
-        beyond = f"more than {MOST} different expressions in {{}}; not asked"
-        for space, ones in spaces.items():
-            found |= dict.fromkeys(ones[MOST:], beyond.format(space))
-            found |= {one: late for one in ones if one not in found}
-        return found
+        found |= {one: late for one in chosen if one not in found}
+        return found | {one: f"more than {MOST} different expressions in {one.namespace}; not asked" for one in beyond}

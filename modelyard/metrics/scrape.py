@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from modelyard.fairness import by_owner, divide, interleave
 from modelyard.metrics.pages import Page, parse
 
 if TYPE_CHECKING:
@@ -111,32 +111,28 @@ class Scraper:
         results: dict[Scrape, Page | str] = {}
         # One thread each: several would only fight over the interpreter, with the loop as well.
         self._parsers = self._parsers or {suspect: ThreadPoolExecutor(1, "pages") for suspect in (True, False)}
-        lanes: defaultdict[tuple[bool, str], list[tuple[Scrape, Iterable[str]]]] = defaultdict(list)
-        pages: Counter[str] = Counter()
-        beyond: dict[Scrape, Page | str] = {}
-        for scrape, names in wanted.items():
-            uid = scrape.endpoint.uid
-            pages[uid] += 1
-            if pages[uid] > MOST_PAGES:
-                beyond[scrape] = f"not read: more than {MOST_PAGES} different pages of this pod are asked for"
-            else:
-                lanes[uid in self._suspects, scrape.endpoint.namespace].append((scrape, names))
+        chosen, over = interleave(wanted, lambda scrape: scrape.endpoint.uid, MOST_PAGES)
+        why = f"not read: more than {MOST_PAGES} different pages of this pod are asked for"
+        beyond: dict[Scrape, Page | str] = dict.fromkeys(over, why)
+        lanes = by_owner(chosen, lambda scrape: (scrape.endpoint.uid in self._suspects, scrape.endpoint.namespace))
         places = {True: SUSPECTS, False: CONCURRENCY}
         gates = {suspect: asyncio.Semaphore(limit) for suspect, limit in places.items()}
-        spaces = Counter(suspect for suspect, _ in lanes)
         busy: set[Scrape] = set()
 
-        async def read(lane: Iterator[tuple[Scrape, Iterable[str]]], suspect: bool) -> None:
-            for scrape, names in lane:
+        async def read(lane: Iterator[Scrape], suspect: bool) -> None:
+            for scrape in lane:
                 async with gates[suspect]:
-                    results[scrape] = await self._page(scrape, names, headers, self._parsers[suspect], busy, clock)
+                    parser = self._parsers[suspect]
+                    results[scrape] = await self._page(scrape, wanted[scrape], headers, parser, busy, clock)
 
-        turns: list[tuple[int, bool, Iterator[tuple[Scrape, Iterable[str]]]]] = []
-        for (suspect, _), mine in lanes.items():
-            share, lane = max(SHARE, places[suspect] // spaces[suspect]), iter(mine)
-            turns += [(turn, suspect, lane) for turn in range(min(share, len(mine)))]
-        turns.sort(key=lambda one: one[0])  # every namespace's first before any one's second
-        tasks = [asyncio.create_task(read(lane, suspect)) for _, suspect, lane in turns]
+        readers: list[tuple[tuple[bool, str], Iterator[Scrape]]] = []
+        for suspect, limit in places.items():
+            wanted_places = {lane: len(pages) for lane, pages in lanes.items() if lane[0] is suspect}
+            for lane, share in divide(limit, wanted_places).items():
+                pages = iter(lanes[lane])
+                readers += [(lane, pages)] * min(wanted_places[lane], max(SHARE, share))
+        ordered, _ = interleave(readers, lambda reader: reader[0])
+        tasks = [asyncio.create_task(read(pages, lane[0])) for lane, pages in ordered]
         if not tasks:
             return results
         try:

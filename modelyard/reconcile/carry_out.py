@@ -27,6 +27,7 @@ from modelyard.cluster import (
     Object,
     ResourceType,
 )
+from modelyard.fairness import interleave
 from modelyard.objects import Key, WorkloadId
 from modelyard.objects.documents import counted, cut, printable
 from modelyard.objects.limits import LONGEST_MESSAGE, LONGEST_NAME
@@ -48,7 +49,6 @@ from modelyard.reconcile.plan import (
     Scale,
     Subject,
 )
-from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ async def carry_out(cluster: Cluster, plans: Iterable[Plan], fence: Fence) -> Ou
     outcome = Outcome()
     gate = asyncio.Semaphore(CONCURRENCY)
     urgent = sorted((plan for plan in plans if plan.writes), key=lambda plan: not plan.scales)
-    due, beyond = in_turn(urgent, lambda plan: plan.subject.key.namespace, MOST_PLANS)
+    due, beyond = interleave(urgent, lambda plan: plan.subject.key.namespace, MOST_PLANS)
     for namespace, count in Counter(plan.subject.key.namespace for plan in beyond).items():
         log.warning(
             "%s: %d writes are beyond its share of %d; they wait", namespace or "the cluster", count, MOST_PLANS

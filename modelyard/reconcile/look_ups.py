@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from modelyard.cluster import SECRETS, Cluster, ClusterError, Forbidden, Invalid, UnknownKind
+from modelyard.fairness import interleave
 from modelyard.objects import Key
 from modelyard.reconcile.plan import Presence
-from modelyard.reconcile.turns import in_turn
 
 MOST_LOOK_UPS = 100
 """Secrets looked up at a time, and of one namespace a fifth of them."""
@@ -62,7 +62,7 @@ class SecretLookUps:
         wanted, now = set(keys), self._clock()
         self._answers = {key: answer for key, answer in self._answers.items() if key in wanted}
         due = sorted((key for key in wanted if self._is_due(key, now)), key=self._age)
-        ordered, _ = in_turn(due, lambda key: key.namespace, MOST_LOOK_UPS // 5)
+        ordered, _ = interleave(due, lambda key: key.namespace, MOST_LOOK_UPS // 5)
         chosen = ordered[:MOST_LOOK_UPS]
         answers = await asyncio.gather(*map(self._look_up, chosen))
         changed = set()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
+from modelyard.fairness import interleave
 from modelyard.reconcile.carry_out import MOST_DEEDS, carry_out
 from modelyard.reconcile.dispatch import (
     RETRIES,
@@ -36,7 +37,6 @@ from modelyard.reconcile.plan import CLAIM, Lifecycle, Plan, Ref
 from modelyard.reconcile.report import Row, table
 from modelyard.reconcile.survey import Survey
 from modelyard.reconcile.tell import Said, row, tell
-from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def shares(
         and plan.subject.ref not in paused
         and (not plan.subject.claim if runs is None else is_free(plan.subject.claim, runs, now))
     ]
-    ordered, _ = in_turn(own, lambda plan: plan.subject.key.namespace, MOST_CARRIED_OUT)
+    ordered, _ = interleave(own, lambda plan: plan.subject.key.namespace, MOST_CARRIED_OUT)
     chosen, changes = set[Ref](), 0
     for plan in ordered:
         changes += 1 + min(len(plan.marks), MOST_DEEDS) + min(len(plan.delete), MOST_DEEDS)

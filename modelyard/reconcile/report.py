@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from modelyard.reconcile.turns import in_turn
+from modelyard.fairness import interleave
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def table(things: Sequence[T], space: Callable[[T], str], row: Callable[[T], Row
 
     Of more than ``MOST_ROWS`` those whose turn comes first by namespace, and in a last row how many more there are.
     """
-    order, _ = in_turn(range(len(things)), lambda at: space(things[at]))
+    order, _ = interleave(range(len(things)), lambda at: space(things[at]))
     rows = [row(things[at]) for at in sorted(order[:MOST_ROWS])]
     if len(things) > MOST_ROWS:
         rows.append({next(iter(rows[0])): f"and {len(things) - MOST_ROWS} more"})

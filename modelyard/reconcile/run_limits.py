@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from modelyard.fairness import by_owner, interleave
+
 RUNS = "runs"
 """Work queue of the runs of lifecycles, whoever creates them (``deployments/queues.py``)."""
 PLACES = 5
@@ -112,22 +114,19 @@ class RunAdmission:
         a namespace lifecycles take turns, and of each lifecycle the item of the lowest ``rank`` comes first.
         ``lifecycle_of`` gives a lifecycle's identity, its deployment, and how many items one run takes.
         """
-        by_lifecycle: dict[tuple[str, Hashable], list[T]] = {}
-        for item in items:
-            by_lifecycle.setdefault((namespace_of(item), lifecycle_of(item)[0]), []).append(item)
-        by_namespace: dict[str, list[tuple[int, tuple[float, str], int, list[T]]]] = {}
-        for number, ((namespace, _), own) in enumerate(by_lifecycle.items()):
+        by_lifecycle = by_owner(items, lambda item: (namespace_of(item), lifecycle_of(item)[0]))
+        batches: list[tuple[tuple[str, Hashable], list[T]]] = []
+        taken: dict[tuple[str, Hashable], int] = {}
+        for owner, own in by_lifecycle.items():
             own.sort(key=rank)
-            _, deployment, batch = lifecycle_of(own[0])
-            taken = self._by_deployment[namespace, deployment]
-            for turn, begin in enumerate(range(0, len(own), batch), taken):
-                members = own[begin : begin + batch]
-                by_namespace.setdefault(namespace, []).append((turn, rank(members[0]), number, members))
-        turns: list[tuple[int, float, str, list[T]]] = []
-        for namespace, batches in by_namespace.items():
-            batches.sort(key=lambda batch: batch[:3])
-            last = self._last_starts.get(namespace, 0.0)
-            first = self._by_namespace[namespace]
-            turns += [(turn, last, namespace, members) for turn, (*_, members) in enumerate(batches, first)]
-        turns.sort(key=lambda turn: turn[:3])
-        return [item for *_, members in turns for item in members]
+            _, deployment, size = lifecycle_of(own[0])
+            taken[owner] = self._by_deployment[owner[0], deployment]
+            batches += [(owner, own[start : start + size]) for start in range(0, len(own), size)]
+        by_turns, _ = interleave(batches, lambda batch: batch[0], rank=lambda batch: rank(batch[1][0]), taken=taken)
+
+        def waiting_longest(batch: tuple[tuple[str, Hashable], list[T]]) -> tuple[float, str]:
+            namespace = batch[0][0]
+            return self._last_starts.get(namespace, 0.0), namespace
+
+        ordered, _ = interleave(by_turns, lambda batch: batch[0][0], rank=waiting_longest, taken=self._by_namespace)
+        return [item for _, members in ordered for item in members]

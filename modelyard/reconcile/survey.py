@@ -13,11 +13,12 @@ import contextlib
 import logging
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from modelyard.cluster import Cluster, ClusterError
+from modelyard.fairness import RoundRobin, by_owner
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.look_ups import SecretLookUps
 from modelyard.reconcile.mirror import Mirror, Store
@@ -73,7 +74,7 @@ class Survey:
         self._settled: dict[Lifecycle, tuple[tuple[object, ...], dict[Key, float]]] = {}
         """What the stores were like, and which objects were settled then, each until when."""
         self._latest = -math.inf
-        self._left_off: dict[tuple[Lifecycle, str], Key] = {}
+        self._rounds = {lifecycle: RoundRobin[Key](lambda key: key) for lifecycle in mine}
         self._said: dict[object, str] = {}
 
     async def look(self, now: float) -> dict[Lifecycle, list[Plan]]:
@@ -172,11 +173,12 @@ class Survey:
         if only is not None:
             keys = [key for key in keys if key in only]
         keys = [key for key in keys if key not in settled or settled[key] <= now]
-        for space, own in self._in_turn(lifecycle, keys):
+        rounds = self._rounds[lifecycle]
+        for space, own in by_owner(keys, attrgetter("namespace")).items():
             until = self._clock() + self._budget
-            for key in own:
+            for key in rounds.resume(space, own):
                 if self._clock() > until:
-                    self._left_off[lifecycle, space] = key
+                    rounds.stop(space, key)
                     self._complain(
                         (lifecycle, space), f"{lifecycle.name}: {space or 'the cluster'} has too much to plan in one go"
                     )
@@ -196,14 +198,6 @@ class Survey:
                     settled[key] = plan.due if plan is not None and plan.due is not None else math.inf
             await asyncio.sleep(0)  # watches and the Lease have their turn
         return plans if keys else None
-
-    def _in_turn(self, lifecycle: Lifecycle, keys: Iterable[Key]) -> Iterable[tuple[str, list[Key]]]:
-        spaces: defaultdict[str, list[Key]] = defaultdict(list)
-        for key in keys:
-            spaces[key.namespace].append(key)
-        for space, own in spaces.items():
-            first = self._left_off.pop((lifecycle, space), own[0])
-            yield space, [key for key in own if key >= first] + [key for key in own if key < first]
 
     def _complain(self, about: object, what: str) -> None:
         if self._said.get(about) != what:

@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from modelyard.cluster import Cluster
+from modelyard.fairness import interleave
 from modelyard.objects import Notice
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.plan import Plan, Ref, Scale, Subject
 from modelyard.reconcile.report import Change, Row
-from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
 
@@ -119,5 +119,5 @@ async def tell(cluster: Cluster, plans: Sequence[Plan], outcome: Outcome, said: 
         async with gate:
             await cluster.record_event(dict(subject.reference), notice.reason, notice.message, kind=notice.kind)
 
-    due, _ = in_turn(events, lambda event: event[0].key.namespace, MOST_EVENTS)
+    due, _ = interleave(events, lambda event: event[0].key.namespace, MOST_EVENTS)
     await asyncio.gather(*(send(*event) for event in due))

@@ -20,13 +20,13 @@ import socket
 import struct
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from modelyard.router.processor_shares import Account, FairQueue, Owner
+from modelyard.fairness import SharedCapacity, StartTimeFairQueue
+from modelyard.router.processor_shares import Account, Owner
 from modelyard.routing import errors
 from modelyard.routing.body import BodySummary, Segment, find_segments, summarize
 from modelyard.routing.errors import ErrorAnswer
@@ -60,20 +60,13 @@ def is_long(body: bytes) -> bool:
     return len(body) > _NEVER_SHORT or count_values(body) > _MOST_VALUES
 
 
-@dataclass(slots=True)
-class _Line:
-    """Bodies that an owner has in progress for a namespace, and the seconds that they are expected to take."""
-
-    jobs: int = 0
-    seconds: float = 0.0
-
-
 class BodyReader:
     """Client of the process that reads long bodies."""
 
     def __init__(self) -> None:
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
-        self._lines: dict[tuple[Owner, str], _Line] = {}
+        self._waiting: StartTimeFairQueue[asyncio.Future[None]] = StartTimeFairQueue()
+        self._in_progress = SharedCapacity(_MOST_MEMORY)
+        """Bytes by owner and namespace."""
         self._is_reading = False
         self._process: asyncio.subprocess.Process | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -101,18 +94,18 @@ class BodyReader:
 
     async def _ask(self, head: bytes, body: bytes, account: Account, namespace: str = "") -> list[Any] | ErrorAnswer:
         """Have a job done in its turn: in an owner's, of what its namespace has in progress the least."""
-        owner, expected = account.owner, len(body) * _SECONDS_PER_BYTE
+        owner, line = account.owner, (account.owner, namespace)
         self._waiting.join(owner)
-        line = self._lines.setdefault((owner, namespace), _Line())
-        line.jobs += 1
-        line.seconds += expected
+        self._in_progress.take(len(body), line)
         try:
             if self._is_reading:
                 turn = asyncio.get_running_loop().create_future()
-                self._waiting.add(owner, account.used + line.seconds, turn)
+                expected = self._in_progress.used_by(line) * _SECONDS_PER_BYTE
+                ticket = self._waiting.add(owner, turn, account.used + expected)
                 try:
                     await turn
                 except asyncio.CancelledError:
+                    self._waiting.remove(ticket)
                     self._waiting.leave(owner)
                     if not turn.cancelled():
                         self._start_next()
@@ -126,10 +119,7 @@ class BodyReader:
             account.charge(seconds)
             return reply
         finally:
-            line.jobs -= 1
-            line.seconds -= expected
-            if not line.jobs:
-                del self._lines[owner, namespace]
+            self._in_progress.take(-len(body), line)
 
     async def _finish(self, owner: Owner, head: bytes, body: bytes) -> tuple[list[Any] | ErrorAnswer, float]:
         try:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from modelyard.objects import Key
 from modelyard.router.authentication import TokenAdmission
-from modelyard.router.fair_turns import FairTurns
 from modelyard.router.limits import LocalLimits
 from modelyard.router.redis_sharing import RedisLimits, RedisLink, SharedLoad
+from modelyard.router.user_queues import UserQueues
 from modelyard.routing.configuration import RouterConfiguration, read_configuration
 from modelyard.routing.plugins import Configuration
 
@@ -64,7 +64,7 @@ class Configured:
         self._chosen = chosen
         self.value = file.value if file else RouterConfiguration()
         self.admission = TokenAdmission(self.value.auth)
-        self.turns = FairTurns(self.value.fairness.fairness())
+        self.user_queues = UserQueues(self.value.fairness)
         self.limits = RedisLimits(self.value.redis.servers, local, self.value.redis.on_failure)
         chosen(self.value.scheduler)
 
@@ -72,7 +72,7 @@ class Configured:
         """Let it be so from now on. Raises ``OSError``, and nothing is changed."""
         if value.auth != self.value.auth:
             self.admission.replace(value.auth)
-        self.turns.replace(value.fairness.fairness())
+        self.user_queues.replace(value.fairness)
         self.limits.replace(value.redis.servers, value.redis.on_failure)
         self.value = value
         self._chosen(value.scheduler)

@@ -18,11 +18,12 @@ from typing import Any
 
 from aiohttp import web
 
+from modelyard.fairness import SharedCapacity
 from modelyard.metrics.bounded_connection import SLICE
 from modelyard.router.front import MOST_HEAD
 from modelyard.router.processor_shares import Account, ProcessorShares
 from modelyard.routing import errors
-from modelyard.routing.room import client_of
+from modelyard.routing.admission import client_of
 
 log = logging.getLogger(__name__)
 
@@ -146,8 +147,8 @@ class Listener(web.Server):
     ) -> None:
         super().__init__(self._request, **more)
         self.shares = shares
-        self._handle, self._most, self._closed = handle, most, closed
-        self._without: dict[str, int] = {}
+        self._handle, self._closed = handle, closed
+        self._idle_connections = SharedCapacity(most)
 
     def connection(self, client: str) -> Connection:
         """Return a new one of this client's."""
@@ -155,10 +156,9 @@ class Listener(web.Server):
 
     def count(self, client: str, by: int) -> bool:
         """A connection of this client's is without a request (or, by -1, no more); whether it may be."""
-        found = self._without[client] = self._without.get(client, 0) + by
-        if not found:
-            del self._without[client]
-        crowded = by > 0 and 0 < self._most < found
+        self._idle_connections.take(by, client)
+        limit = self._idle_connections.total
+        crowded = by > 0 and 0 < limit < self._idle_connections.used_by(client)
         if crowded:
             self._closed()
         return not crowded

@@ -15,9 +15,9 @@ from modelyard.router.processor_shares import Account
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import RequestRecord
 from modelyard.routing import errors
+from modelyard.routing.admission import Reservation
 from modelyard.routing.decide import Decider, Forward
 from modelyard.routing.errors import ErrorAnswer
-from modelyard.routing.room import Part
 from modelyard.routing.schedule import Attempt, RoutedPod
 from modelyard.routing.usage import STREAMS, Charge, CountedAnswer, charge
 
@@ -70,11 +70,11 @@ class Exchange:
         http: web.BaseRequest,
         record: RequestRecord,
         settings: RouterSettings,
-        part: Part,
+        reservation: Reservation,
         account: Account,
         leaving: Callable[[], bool],
     ) -> None:
-        self.http, self.record, self.settings, self.part = http, record, settings, part
+        self.http, self.record, self.settings, self.reservation = http, record, settings, reservation
         self.account = account
         """Processor time of this request."""
         self.headers: dict[str, str] = {}

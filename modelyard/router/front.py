@@ -15,17 +15,17 @@ from aiohttp import web
 from modelyard.router.body_reader import BodyReader, is_long
 from modelyard.router.configured import Configured
 from modelyard.router.exchange import Broken, Exchange, Unanswered
-from modelyard.router.lobby import Full, Lobby
 from modelyard.router.processor_shares import ProcessorShares
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import AccessLog, RequestRecord, RouterMetrics
 from modelyard.router.upstream import Upstream
+from modelyard.router.wake_queue import QueueFull, WakeQueue
 from modelyard.routing import errors
+from modelyard.routing.admission import RequestCapacity, Reservation, client_of
 from modelyard.routing.body import likely_model
 from modelyard.routing.decide import Arrival, Decider, Forward, Question, copied_bytes, most_attempts, pause
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.limits import OverBudget
-from modelyard.routing.room import Part, Room, client_of
 from modelyard.routing.schedule import RoutedPod
 from modelyard.routing.seams import Left, NotServed, Principal
 from modelyard.routing.table import Destination, RouteTable
@@ -48,16 +48,16 @@ class Front:
         decider: Decider,
         upstream: Upstream,
         configured: Configured,
-        lobby: Lobby,
+        wake_queue: WakeQueue,
         metrics: RouterMetrics,
         access_log: AccessLog,
         settings: RouterSettings,
     ) -> None:
         self.decider = decider
         self.limits = configured.limits
-        self.lobby = lobby
-        self.room = Room(settings.max_requests, settings.max_bodies, settings.client_share)
-        """What requests in progress take."""
+        self.wake_queue = wake_queue
+        self.capacity = RequestCapacity(settings.max_requests, settings.max_bodies, settings.client_share)
+        """Capacity for requests in progress."""
         self.shares = ProcessorShares()
         """Processor time of requests in progress."""
         self.reader = BodyReader()
@@ -69,7 +69,7 @@ class Front:
         self._log = access_log
         self._settings = settings
         self._admission = configured.admission
-        self._turns = configured.turns
+        self._user_queues = configured.user_queues
         self._random = Random()
         self._listed: tuple[RouteTable | None, bytes] = (None, b"")
         self._news = asyncio.Event()
@@ -84,7 +84,7 @@ class Front:
         """Wait until no request is in progress; whether that came to be in time."""
         try:
             async with asyncio.timeout(seconds):
-                while self.room.taken:
+                while self.capacity.places.used:
                     self._over.clear()
                     await self._over.wait()
         except TimeoutError:
@@ -100,12 +100,12 @@ class Front:
         given = http.headers.get(REQUEST_ID, "")
         record.request_id = given if _ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
         client = client_of(http.remote or "")
-        part = Part(self.room, client)
+        reservation = Reservation(self.capacity, client)
         account = self.shares.open(("client", client))
-        exchange = kind(http, record, self._settings, part, account, lambda: self.leaving)
+        exchange = kind(http, record, self._settings, reservation, account, lambda: self.leaving)
         try:
-            if full := part.full:
-                return await exchange.refuse(full)
+            if refusal := reservation.refusal:
+                return await exchange.refuse(refusal)
             return await self._answer(http, path, record, exchange)
         except Broken as error:
             record.reason, record.message = "proxy", str(error)
@@ -122,7 +122,7 @@ class Front:
                 return await exchange.break_off("the router failed on this request")
             return await exchange.refuse(errors.internal())
         finally:
-            part.leave()
+            reservation.release()
             account.close()
             self._over.set()
             now = clock()
@@ -140,7 +140,7 @@ class Front:
                 size += len(name) + len(value)
         if size > MOST_HEAD:
             return await exchange.refuse(errors.head_too_large(MOST_HEAD))
-        if full := exchange.part.hold(size):
+        if full := exchange.reservation.hold(size):
             return await exchange.refuse(full)
         principal = await self._admission.authenticate(headers)
         if isinstance(principal, ErrorAnswer):
@@ -185,7 +185,7 @@ class Front:
         if isinstance(destination, ErrorAnswer):
             return await exchange.refuse(destination)
         route, record = destination.route, exchange.record
-        if full := exchange.part.belong(route.key.namespace):
+        if full := exchange.reservation.charge_to(route.key.namespace):
             return await exchange.refuse(full)
         exchange.account.charge_to(("namespace", route.key.namespace))
         record.route, record.server, record.instead_of = str(route.key), str(destination.server), destination.instead_of
@@ -194,31 +194,31 @@ class Front:
         if route.budget is not None and question.request.data.get("background"):
             return await exchange.refuse(errors.in_background())
         if route.budget is None:
-            return await self._in_turn(question, destination, principal, exchange)
+            return await self._serve_in_turn(question, destination, principal, exchange)
         admitted = await self.limits.admit(route.key, question.tokens)
         if isinstance(admitted, OverBudget):
             return await exchange.refuse(errors.limited(admitted), _left(route.budget, admitted))
         exchange.headers.update(_left(route.budget, admitted))
         try:
-            return await self._in_turn(question, destination, principal, exchange)
+            return await self._serve_in_turn(question, destination, principal, exchange)
         finally:
             # Not even a client that is gone may get its tokens for nothing.
             await self.limits.settle(route.key, question.tokens, *(exchange.spent or (0, 0)))
 
-    async def _in_turn(
+    async def _serve_in_turn(
         self, question: Question, destination: Destination, principal: Principal, exchange: Exchange
     ) -> web.StreamResponse:
         exchange.consumed = principal.consumed
         clock = asyncio.get_running_loop().time
         came = clock()
         try:
-            async with self._turns.turn(question.model, principal):
+            async with self._user_queues.turn(question.model, principal):
                 exchange.record.waited = clock() - came
                 try:
                     return await self._forward(question, destination, exchange)
                 finally:
                     record = exchange.record
-                    self._turns.used(question.model, principal, record.tokens_in, record.tokens_out)
+                    self._user_queues.used(question.model, principal, record.tokens_in, record.tokens_out)
         except NotServed as refused:
             return await exchange.refuse(refused.answer)
 
@@ -256,14 +256,14 @@ class Front:
             copied = copied_bytes(forward, attempt)
             self._metrics.attempt(record.server)
             try:
-                if full := exchange.part.hold(copied):
+                if full := exchange.reservation.hold(copied):
                     return await exchange.refuse(full)
                 return await exchange.send(self._upstream, self.decider, forward, attempt, others=others)
             except Unanswered as error:
                 failed = error
                 tried.add(error.pod)
             finally:
-                exchange.part.hold(-copied)
+                exchange.reservation.hold(-copied)
                 self._metrics.attempt(record.server, -1)
 
     async def _plan(
@@ -278,9 +278,9 @@ class Front:
             came = clock()
             upstream = question.model if destination.lora or not backend.server.model else backend.server.model
             try:
-                if not await self.lobby.wait(key, question.model, upstream, deadline - came):
+                if not await self.wake_queue.wait(key, question.model, upstream, deadline - came):
                     return errors.no_pods(key)
-            except Full:
+            except QueueFull:
                 return errors.busy(f"too many requests wait for the first pod of {key}")
             finally:
                 exchange.record.waited += clock() - came
@@ -310,7 +310,7 @@ class Front:
                 found = content.read_nowait()
                 if len(found) > settings.max_body:
                     return errors.too_large(settings.max_body)
-                return exchange.part.hold(len(found)) or found
+                return exchange.reservation.hold(len(found)) or found
             async with asyncio.timeout(settings.body_seconds):
                 size = 0
                 while chunk := await content.readany():
@@ -318,7 +318,7 @@ class Front:
                     size += len(chunk)
                     if size > settings.max_body:
                         return errors.too_large(settings.max_body)
-                    if full := exchange.part.hold(len(chunk)):
+                    if full := exchange.reservation.hold(len(chunk)):
                         return full
                     async with exchange.account:
                         pass  # not asked for the next piece, the connection is not read either

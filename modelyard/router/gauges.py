@@ -12,6 +12,7 @@ from functools import cache
 import aiohttp
 import orjson
 
+from modelyard.fairness import RoundRobin
 from modelyard.metrics.engine_api import model_names, request_models
 from modelyard.metrics.pages import Page
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
@@ -20,7 +21,6 @@ from modelyard.router.body_reader import count_values
 from modelyard.router.processor_shares import ProcessorShares
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Server
-from modelyard.routing.rounds import Rounds, by_namespace
 from modelyard.routing.schedule import EngineGauges, RoutedPod, average
 
 log = logging.getLogger(__name__)
@@ -125,8 +125,9 @@ class EnginePoller:
         self._interval = interval
         self._scraper = Scraper(SECONDS, verify=verify)
         self._readings: dict[RoutedPod, EngineReading] = {}
-        self._pages: Rounds[Scrape] = Rounds(max(1, round(interval / PER_POD)))
-        self._lists: Rounds[RoutedPod] = Rounds(MOST_LISTS)
+        self._most_pages, self._most_lists = max(1, round(interval / PER_POD)), MOST_LISTS
+        self._pages = RoundRobin[Scrape](lambda page: page)
+        self._lists = RoundRobin[RoutedPod](lambda pod: pod.key)
 
     async def run(self) -> None:
         """Until cancelled; a defect of one round is no end of all."""
@@ -135,7 +136,7 @@ class EnginePoller:
 
     async def once(self) -> None:
         """Read everything once, for who only looks."""
-        self._pages, self._lists = Rounds(sys.maxsize), Rounds(sys.maxsize)
+        self._most_pages = self._most_lists = sys.maxsize
         async with self._scraper:
             await asyncio.gather(self._metrics(), self._models())
 
@@ -160,7 +161,7 @@ class EnginePoller:
             endpoint = MetricsEndpoint(pod.identity, "", pod.key.name, pod.host, pod.key.namespace)
             place = Scrape(endpoint, server.port, server.metrics_path, server.scheme)
             places.setdefault(place, []).append((server, pod))
-        turn = self._pages.turn(by_namespace((one.endpoint.namespace, one) for one in places))
+        turn = self._pages.choose(places, lambda page: page.endpoint.namespace, self._most_pages)
         pages = {place: wanted(places[place][-1][0].engine) for place in turn}
         found = await self._scraper.scrape(pages)
         now = asyncio.get_running_loop().time()
@@ -183,7 +184,8 @@ class EnginePoller:
                 pod.models = await self._listed(pod)
 
         async with asyncio.TaskGroup() as group:
-            for pod in self._lists.turn(by_namespace((pod.key.namespace, pod) for _, pod in self._pods())):
+            pods = dict.fromkeys(pod for _, pod in self._pods())
+            for pod in self._lists.choose(pods, lambda pod: pod.key.namespace, self._most_lists):
                 group.create_task(read(pod))
         return MODELS_EVERY
 

@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush, heapreplace
-from typing import Generic, TypeVar
+
+from modelyard.fairness import StartTimeFairQueue
 
 Owner = tuple[str, str]
 """``("client", address)``, ``("user", subject)`` or ``("namespace", name)``."""
@@ -36,139 +35,6 @@ SLICE_OVERHEAD = 50e-6
 """Seconds of receiving and sending around a slice, which its own time does not include."""
 FIRST_GUESS = 0.0002
 """Seconds that the first slice of a request is expected to take."""
-OLDEST_EVERY = 8
-"""Every so many slices of an owner the request that waits longest is next, so that long ones go on too."""
-
-T = TypeVar("T")
-
-
-class _Waiter(Generic[T]):
-    __slots__ = ("taken", "value")
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-        self.taken = False
-
-
-class _OwnerQueue(Generic[T]):
-    """Waiting work of one owner. ``used`` is its virtual time: seconds used, raised to the others' after a pause."""
-
-    __slots__ = ("accounts", "by_age", "by_use", "listed", "started", "used")
-
-    def __init__(self, used: float) -> None:
-        self.used = used
-        self.accounts = 0
-        self.started = 0
-        self.listed = False
-        self.by_use: list[tuple[float, int, _Waiter[T]]] = []
-        self.by_age: deque[_Waiter[T]] = deque()
-
-    @property
-    def least_used(self) -> float:
-        while self.by_use[0][2].taken:
-            heappop(self.by_use)
-        return self.by_use[0][0]
-
-    def take(self) -> T:
-        """Take the work of the request that used least; at times that of the one that waits longest."""
-        self.started += 1
-        if self.started % OLDEST_EVERY == 0:
-            waiter = self.by_age[0]
-        else:
-            while (waiter := heappop(self.by_use)[2]).taken:
-                pass
-        waiter.taken = True
-        while self.by_age and self.by_age[0].taken:
-            self.by_age.popleft()
-        if not self.by_age:
-            self.by_use.clear()
-        return waiter.value
-
-
-class FairQueue(Generic[T]):
-    """Work in the order in which it is to be done: of the owner that used least, the request that used least.
-
-    Start-time fair queueing: an owner that was idle starts at the virtual time of the work in progress.
-    """
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        """Pieces of work that wait."""
-        self._owners: dict[Owner, _OwnerQueue[T]] = {}
-        self._heap: list[tuple[float, int, _OwnerQueue[T]]] = []
-        self._number = 0
-        self._now = 0.0
-
-    @property
-    def owners(self) -> int:
-        """Owners with an account."""
-        return len(self._owners)
-
-    def join(self, owner: Owner) -> None:
-        """Open an account of an owner."""
-        queue = self._owners.get(owner) or self._owners.setdefault(owner, _OwnerQueue(self._now))
-        queue.accounts += 1
-
-    def leave(self, owner: Owner) -> None:
-        """Close an account of an owner, which is forgotten with its last one."""
-        queue = self._owners[owner]
-        queue.accounts -= 1
-        if not queue.accounts:
-            del self._owners[owner]
-
-    def charge(self, owner: Owner, seconds: float) -> None:
-        """Note processor time of an owner. Time that it was idle for earns nothing."""
-        queue = self._owners[owner]
-        if not queue.listed:
-            queue.used = max(queue.used, self._now)
-        if not self.waiting:
-            self._now = queue.used
-        queue.used += seconds
-
-    def add(self, owner: Owner, used: float, value: T) -> None:
-        """Add work of an owner's request that used so many seconds."""
-        queue, waiter = self._owners[owner], _Waiter(value)
-        self._number += 1
-        self.waiting += 1
-        heappush(queue.by_use, (used, self._number, waiter))
-        queue.by_age.append(waiter)
-        if not queue.listed:
-            queue.listed = True
-            queue.used = max(queue.used, self._now)
-            heappush(self._heap, (queue.used, self._number, queue))
-
-    def goes_first(self, owner: Owner, used: float) -> bool:
-        """Return true when no work waits that would go before that of this owner's request.
-
-        The work in progress, of a pass at most, is not charged yet: an owner may be ahead by as much.
-        """
-        if (first := self._first()) is None:
-            return True
-        if first is (queue := self._owners[owner]):
-            return used < first.least_used
-        return max(queue.used, self._now) <= first.used + PASS_SECONDS
-
-    def next(self) -> T | None:
-        """Take the next piece of work; ``None`` without any."""
-        if (queue := self._first()) is None:
-            return None
-        heappop(self._heap)
-        self._now = max(self._now, queue.used)
-        self.waiting -= 1
-        value = queue.take()
-        queue.listed = bool(queue.by_age)
-        if queue.listed:
-            self._number += 1
-            heappush(self._heap, (queue.used, self._number, queue))
-        return value
-
-    def _first(self) -> _OwnerQueue[T] | None:
-        while self._heap:
-            used, number, queue = self._heap[0]
-            if used >= queue.used:
-                return queue
-            heapreplace(self._heap, (queue.used, number, queue))  # charged since it was listed
-        return None
 
 
 class Account:
@@ -202,7 +68,7 @@ class Account:
     def start(self) -> bool:
         """Begin a slice if it may begin at once; ``end`` ends it."""
         shares = self._shares
-        if shares.is_busy() or not shares.queue.goes_first(self.owner, self.used):
+        if shares.is_busy() or not shares.queue.goes_first(self.owner, self.used, PASS_SECONDS):
             return False
         self._began = shares.clock()
         return True
@@ -230,7 +96,7 @@ class ProcessorShares:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self.queue: FairQueue[tuple[float, asyncio.Future[None]]] = FairQueue()
+        self.queue: StartTimeFairQueue[tuple[float, asyncio.Future[None]]] = StartTimeFairQueue()
         """Slices that wait, each with the seconds that it is expected to take."""
         self._pass_began: float | None = None
         self._has_started = False
@@ -252,8 +118,11 @@ class ProcessorShares:
             self._begin_pass()
         while True:
             future = asyncio.get_running_loop().create_future()
-            self.queue.add(owner, used, (expected, future))
-            await future
+            ticket = self.queue.add(owner, (expected, future), used)
+            try:
+                await future
+            finally:
+                self.queue.remove(ticket)
             if not self.is_busy() or not self._has_started:  # those before it may have taken longer than expected
                 self._has_started = True
                 return

@@ -26,10 +26,10 @@ from modelyard.router.follow import Follower
 from modelyard.router.front import Front
 from modelyard.router.gauges import EnginePoller
 from modelyard.router.limits import LocalLimits
-from modelyard.router.lobby import Lobby
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import AccessLog, RouterMetrics
 from modelyard.router.upstream import Upstream
+from modelyard.router.wake_queue import WakeQueue
 from modelyard.routing import errors
 from modelyard.routing.decide import Decider
 from modelyard.routing.fleet import FleetChange
@@ -65,7 +65,7 @@ class RouterProcess:
         self.decider = Decider(configuration)
         self.configured = Configured(file, limits or LocalLimits(), self._choose if file else lambda _: None)
         self.metrics = RouterMetrics(self.decider.fleet)
-        self.lobby = Lobby(settings.max_waiting, self.metrics.waits)
+        self.wake_queue = WakeQueue(settings.max_waiting, self.metrics.waits)
         self.limits = self.configured.limits
         self.port, self.metrics_port = settings.port, settings.metrics_port
         self.ext_proc_port = settings.ext_proc_port or 0
@@ -73,7 +73,9 @@ class RouterProcess:
         """Set once it listens."""
         self._log = AccessLog(settings.log, self.metrics, write)
         self._upstream = Upstream(settings, self.metrics)
-        self.front = Front(self.decider, self._upstream, self.configured, self.lobby, self.metrics, self._log, settings)
+        self.front = Front(
+            self.decider, self._upstream, self.configured, self.wake_queue, self.metrics, self._log, settings
+        )
         self.follower = Follower(self.decider.fleet, self.take, settings.namespaces, settings.controller_namespace)
         self._stop = asyncio.Event()
 
@@ -211,7 +213,7 @@ class RouterProcess:
 
     async def _leave(self, site: Acceptor, listener: web.Server, picker: EndpointPicker | None) -> None:
         settings = self.settings
-        log.info("leaving: %d requests in progress", self.front.room.taken)
+        log.info("leaving: %d requests in progress", self.front.capacity.places.used)
         self.front.leaving = True
         await asyncio.sleep(settings.leave_seconds)
         site.stop()
@@ -219,7 +221,9 @@ class RouterProcess:
         if picker is not None:
             await picker.stop(settings.drain_seconds)
         if not await self.front.idle(settings.drain_seconds):
-            log.warning("%d requests are broken off after %g s", self.front.room.taken, settings.drain_seconds)
+            log.warning(
+                "%d requests are broken off after %g s", self.front.capacity.places.used, settings.drain_seconds
+            )
 
     def _choose(self, configuration: Configuration) -> None:
         self.decider.configuration = configuration
@@ -244,12 +248,12 @@ class RouterProcess:
             assert route is not None
             self.limits.configure(route.key, after)
         for name in change.closed:
-            self.configured.turns.close(name)
+            self.configured.user_queues.close(name)
         for server, pod in change.gone:
             self.decider.forget(server, pod)
         # Those of a server that is gone are told so.
-        gone = [key for key in self.lobby.servers if key not in self.decider.fleet.backends]
-        self.lobby.open([*change.served, *gone])
+        gone = [key for key in self.wake_queue.servers if key not in self.decider.fleet.backends]
+        self.wake_queue.wake([*change.served, *gone])
         self.front.changed()
         self.metrics.fleet_changed()
 

@@ -151,7 +151,7 @@ class Upstream:
             until = exchange.head_until = min(exchange.head_until, asyncio.get_running_loop().time() + limit)
         else:
             until = asyncio.get_running_loop().time() + limit
-        post = partial(self._pods.post, url, head, body, until, exchange.account, exchange.part.hold)
+        post = partial(self._pods.post, url, head, body, until, exchange.account, exchange.reservation.hold)
         sends = exchange.sends
 
         def sent() -> None:
@@ -205,7 +205,7 @@ class Upstream:
         body = bytearray()
         while len(body) < most and (more := await self._piece(answer, pod)):
             body += more
-            if (full := exchange.part.hold(len(more))) is not None:  # until the request is over
+            if (full := exchange.reservation.hold(len(more))) is not None:  # until the request is over
                 raise Unanswered(pod, f"sent an answer for which no memory is left: {full.message}")
         return KeptAnswer(answer.status, _response_headers(answer, length=False), bytes(body[:most]))
 
@@ -241,14 +241,14 @@ class Upstream:
                 body += chunk
                 async with exchange.account:
                     counted.feed(chunk)
-                if exchange.part.hold(len(chunk)) is not None:
+                if exchange.reservation.hold(len(chunk)) is not None:
                     break
             else:
                 whole = len(body) <= WHOLE
         finally:
             exchange.count(counted)
         if not whole:
-            exchange.part.hold(-len(body))
+            exchange.reservation.hold(-len(body))
             return await self._stream(answer, pod, exchange, counted, bytes(body))
         response = await exchange.answer(answer.status, bytes(body), _response_headers(answer, length=False))
         exchange.record.last = asyncio.get_running_loop().time()
@@ -309,7 +309,7 @@ class Upstream:
             raise (Unanswered(pod, why, timed_out=True) if response is None else Broken(f"the engine {why}")) from None
         finally:
             self._flows.discard(flow)
-            exchange.part.hold(-held)
+            exchange.reservation.hold(-held)
             reader.end()  # of an answer that broke off too
             exchange.count(reader)
 
@@ -365,8 +365,8 @@ def _listed(values: Iterable[str]) -> frozenset[str]:
 
 
 def _hold(exchange: Exchange, more: int) -> int:
-    if more and (full := exchange.part.hold(more)) is not None and more > 0:
-        exchange.part.hold(-more)
+    if more and (full := exchange.reservation.hold(more)) is not None and more > 0:
+        exchange.reservation.hold(-more)
         raise Broken(f"no memory is left for the answer: {full.message}")
     return more
 

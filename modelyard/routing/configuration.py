@@ -13,7 +13,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from modelyard.objects.urls import check_http_url
-from modelyard.routing.fairness import Fairness
 from modelyard.routing.plugins import Configuration, configuration
 
 _OWN = ("auth", "redis", "fairness")
@@ -59,7 +58,8 @@ class RedisSettings(Section):
 
 
 class FairnessSettings(Section):
-    """How turns are given; see ``Fairness``."""
+    """Order of a model's requests. ``max_concurrent``: most requests of a model at once; 0: as many as ``max_qps``, the
+    most that begin in a second, allows (0: any number). One of ``oldest_every`` goes to who waited longest."""
 
     enabled: bool = False
     window_seconds: float = Field(300.0, ge=60, le=3600)
@@ -73,15 +73,20 @@ class FairnessSettings(Section):
     max_waiting: int = Field(1000, ge=1, le=100_000)
     queue_timeout_seconds: float = Field(60.0, gt=0, le=3600)
 
-    def fairness(self) -> Fairness:
-        """What it says; not enabled: all have their turn at once. With ``max_concurrent`` the rate says nothing."""
-        if not self.enabled:
-            return Fairness(rate=0.0)
-        return Fairness(
-            self.window_seconds, self.input_token_weight, self.output_token_weight, self.priority_token_weight,
-            self.priority_request_num_weight, self.max_concurrent, 0.0 if self.max_concurrent else self.max_qps,
-            self.oldest_every, self.max_waiting, self.queue_timeout_seconds,
-        )  # fmt: skip
+    @property
+    def concurrent(self) -> int:
+        """Most requests of a model at once; 0: no such limit."""
+        return self.max_concurrent if self.enabled else 0
+
+    @property
+    def rate(self) -> float:
+        """Most requests of a model that begin in a second; 0: no such limit."""
+        return self.max_qps if self.enabled and not self.max_concurrent else 0.0
+
+    def cost(self, tokens_in: int, tokens_out: int) -> float:
+        """Return the use of an answered request; negative numbers of tokens count as 0."""
+        tokens = self.input_token_weight * max(0, tokens_in) + self.output_token_weight * max(0, tokens_out)
+        return self.priority_token_weight * tokens + self.priority_request_num_weight
 
 
 class RouterConfiguration(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from modelyard.fairness import WorkBudget
 from modelyard.objects import Key
 from modelyard.resources.networking import MINDIE
 from modelyard.routing.decide import Decider, Question
@@ -12,7 +13,7 @@ from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.objects import Route, RoutingRule, TextTest
 from modelyard.routing.schedule import RoutedPod
-from modelyard.routing.table import MatchEffort, takes
+from modelyard.routing.table import MATCH_WORK, takes
 
 
 def explain(decider: Decider, question: Question, now: float) -> Iterator[str]:
@@ -23,7 +24,7 @@ def explain(decider: Decider, question: Question, now: float) -> Iterator[str]:
     if not routes:
         yield f"404: no ModelRoute serves {name!r}; served are: {', '.join(fleet.table.names) or 'none'}"
         return
-    effort = MatchEffort()
+    effort = WorkBudget(MATCH_WORK)
     for route in routes:
         yield f"ModelRoute {route.key}{' (by an adapter name)' if lora else ''}{_budget(route)}"
         rule = next((number for number, rule in enumerate(route.rules) if takes(rule, question.asked, effort)), None)

@@ -2,7 +2,7 @@
 it is. Pure.
 
 The order of a request: ``TokenAdmission.authenticate`` -> the route is found -> ``TokenAdmission.allows`` ->
-``RedisLimits.admit`` -> ``FairTurns.turn`` (held until the answer has ended) -> pods are chosen -> it is sent ->
+``RedisLimits.admit`` -> ``UserQueues.turn`` (held until the answer has ended) -> pods are chosen -> it is sent ->
 ``RedisLimits.settle``. None of them may hold up the loop; each bounds its own time and says what its failure means, and
 what it raises is the request's end with a 500.
 """

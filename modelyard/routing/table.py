@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 import re2
 import xxhash
 
+from modelyard.fairness import WorkBudget
 from modelyard.objects import Key
 from modelyard.routing.objects import Route, RoutingRule, TextTest, WeightedServer
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.max_mem = 1 << 20
-_MOST_EFFORT = 1_500_000
+MATCH_WORK = 1_500_000
 """Limit of what the conditions of all rules cost for one request, in steps of a regular expression: about 10 ms."""
-_EFFORT = 100
+_CONDITION_WORK = 100
 """What a condition costs at least."""
 
 
@@ -34,27 +35,13 @@ def _regex(text: str) -> Any:
         return None
 
 
-class MatchEffort:
-    """What may still be spent on one request: conditions are a tenant's, their number and what they cost too."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, left: int = _MOST_EFFORT) -> None:
-        self.left = left
-
-    def spend(self, cost: int = _EFFORT) -> bool:
-        """Whether it is to be had."""
-        self.left -= cost
-        return self.left >= 0
-
-
-def holds(test: TextTest, value: str, effort: MatchEffort | None = None) -> bool:
+def holds(test: TextTest, value: str, effort: WorkBudget | None = None) -> bool:
     """Whether a value passes: equal, else a prefix, else RE2 *found* in it; a test of nothing takes any value.
 
     A pattern that does not compile never matches, nor does what there is no effort left for (``None``: without end).
     Source: kthena-routing, 7.3.
     """
-    if effort is not None and not effort.spend():
+    if effort is not None and not effort.spend(_CONDITION_WORK):
         return False
     if test.exact is not None:
         return value == test.exact
@@ -79,10 +66,10 @@ class Asked(NamedTuple):
     """Requests with the same text are drawn to the same target; empty: every draw is independent."""
 
 
-def takes(rule: RoutingRule, asked: Asked, effort: MatchEffort | None = None) -> bool:
+def takes(rule: RoutingRule, asked: Asked, effort: WorkBudget | None = None) -> bool:
     """Whether every condition of the rule holds. An absent header counts as empty."""
     return (
-        (effort is None or effort.spend())
+        (effort is None or effort.spend(_CONDITION_WORK))
         and (rule.model is None or rule.model == asked.model)
         and (rule.path is None or holds(rule.path, asked.path, effort))
         and all(holds(test, asked.headers.get(name, ""), effort) for name, test in rule.headers)
@@ -210,7 +197,7 @@ class RouteTable:
         A target without ready pods gives way to one of the same rule that has some. ``None``: nothing takes it.
         """
         routes, lora = self.tried(asked.model)
-        effort = MatchEffort()
+        effort = WorkBudget(MATCH_WORK)
         for route in routes:
             for number, rule in enumerate(route.rules):
                 if not takes(rule, asked, effort):

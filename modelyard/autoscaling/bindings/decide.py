@@ -16,7 +16,7 @@ from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts,
 from modelyard.autoscaling.bindings.recommend import deciding
 from modelyard.autoscaling.bindings.shares import most_blocks, parse_choice
 from modelyard.autoscaling.bindings.total import BindingDemand, BindingStrategy, TotalDecision
-from modelyard.autoscaling.budget import BEYOND, SEARCHES, Ask, waiting_since, within_share
+from modelyard.autoscaling.budget import BEYOND, SEARCHES, SHARE, refusal, waiting_since
 from modelyard.autoscaling.conditions import METRICS_AVAILABLE, READY
 from modelyard.autoscaling.decision import (
     NO_FACTS,
@@ -36,11 +36,11 @@ from modelyard.autoscaling.decision import (
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY, Handling, fleet_handling, handling_of
 from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.reasons import ConditionValue, Reason
 from modelyard.autoscaling.settings import Compatibility, Mode
 from modelyard.autoscaling.strategy import TickContext
 from modelyard.autoscaling.view import BindingView, TargetView
+from modelyard.fairness import WorkBudget, WorkRequest, grant_work
 from modelyard.objects import Condition, Key, Notice
 from modelyard.reconcile.plan import Subject
 
@@ -64,8 +64,8 @@ def decide_bindings(
     """
     views = tuple(map(within_owner_limits, views))
     lost = conflicts(views)
-    asks = [Ask(view.key.namespace, _units(view), waiting_since(view.conditions, READY)) for view in views]
-    efforts: defaultdict[str, Effort] = defaultdict(lambda: Effort(SEARCHES))
+    requests = [WorkRequest(view.key.namespace, _units(view), waiting_since(view.conditions, READY)) for view in views]
+    efforts: defaultdict[str, WorkBudget] = defaultdict(lambda: WorkBudget(SEARCHES))
     assessed: dict[Key, AssessedBinding] = {}
     errors: list[str] = []
 
@@ -74,11 +74,11 @@ def decide_bindings(
         text = f"deciding failed: {type(error).__name__}: {error}; replicas are kept"
         errors.append(f"AutoscalingPolicyBinding {key}: {text}")
 
-    for view, ask, granted in zip(views, asks, within_share(asks), strict=True):
+    for view, request, granted in zip(views, requests, grant_work(requests, SHARE), strict=True):
         if view.key in lost and view.problem is None:
             view = replace(view, problem=lost[view.key], problem_reason=CONFLICT)
         elif not granted and view.problem is None:
-            view = replace(view, problem=ask.refusal, problem_reason=BEYOND)
+            view = replace(view, problem=refusal(request), problem_reason=BEYOND)
         try:
             assessed[view.key] = assess_binding(view, tick, strategies, efforts[view.key.namespace])
         except Exception as error:  # one binding's failure must never stop another
@@ -119,7 +119,7 @@ class AssessedBinding:
 
 
 def assess_binding(
-    view: BindingView, tick: TickContext, strategies: Strategies, effort: Effort | None = None
+    view: BindingView, tick: TickContext, strategies: Strategies, effort: WorkBudget | None = None
 ) -> AssessedBinding:
     """Return what the binding comes to by its own metrics and history.
 

@@ -12,7 +12,8 @@ from math import ceil, isfinite, log, log1p
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing.covering import cover
-from modelyard.autoscaling.mixing.model import Demand, Effort, Option
+from modelyard.autoscaling.mixing.model import Demand, Option
+from modelyard.fairness import WorkBudget
 from modelyard.objects.documents import SHOWN, cut, shown
 
 CAPACITY = "modelyard.dev/capacity"
@@ -80,7 +81,7 @@ def greedy_shares(total: int, candidates: Sequence[Candidate], expansion_percent
 
 
 def exact_shares(
-    demand: float, candidates: Sequence[Candidate], penalty: float = 0.1, effort: Effort | None = None
+    demand: float, candidates: Sequence[Candidate], penalty: float = 0.1, effort: WorkBudget | None = None
 ) -> list[int]:
     """The cheapest instances of each candidate, in their order, whose capacity is at least ``demand``.
 

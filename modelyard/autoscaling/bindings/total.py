@@ -17,11 +17,11 @@ from modelyard.autoscaling.bindings.recommend import Recommendation, recommend
 from modelyard.autoscaling.bindings.shares import Candidate, Choice, exact_shares, greedy_shares
 from modelyard.autoscaling.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.strategy import Strategy, TickContext
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
+from modelyard.fairness import WorkBudget
 
 _SLACK = 1e-9
 
@@ -52,7 +52,7 @@ class BindingDemand(NamedTuple):
     policy: PolicyView
     choice: Choice
     memory: BindingMemory
-    effort: Effort | None = None
+    effort: WorkBudget | None = None
 
 
 class BindingStrategy(Strategy[BindingDemand, TotalDecision], Protocol):
@@ -238,7 +238,7 @@ def _shared(
     current: int,
     settings: FleetSettings,
     held: Collection[str],
-    effort: Effort | None,
+    effort: WorkBudget | None,
 ) -> dict[str, int]:
     """Replicas by target; the ``held`` ones keep at least one instance of the total."""
     if not view.optimizer:

@@ -42,6 +42,7 @@ from modelyard.cluster import (
     Unavailable,
     UnknownKind,
 )
+from modelyard.fairness import interleave
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import Expressions
 from modelyard.metrics.loads import LoadHistory
@@ -50,7 +51,6 @@ from modelyard.metrics.values import Signals, with_errors
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
 from modelyard.objects.documents import few
 from modelyard.reconcile.mirror import CONCURRENCY, Mirror
-from modelyard.reconcile.turns import in_turn
 from modelyard.resources.annotations import WAKE_QUERY
 
 log = logging.getLogger(__name__)
@@ -254,7 +254,7 @@ async def read_workloads(
                 found[one] = workload
 
     others = (target for target in sorted(wanted) if (target.group, target.kind) not in wants.LISTED)
-    alone, beyond = in_turn(others, attrgetter("namespace"), MOST_READ_ALONE)
+    alone, beyond = interleave(others, attrgetter("namespace"), MOST_READ_ALONE)
     errors |= dict.fromkeys(beyond, f"beyond the {MOST_READ_ALONE} of other kinds that are read in one namespace")
     gate = asyncio.Semaphore(CONCURRENCY)
 

@@ -29,11 +29,11 @@ from modelyard.cluster import (
     Unavailable,
     UnknownKind,
 )
+from modelyard.fairness import interleave
 from modelyard.objects import Key, WorkloadId, parse
 from modelyard.objects.parse import Object
 from modelyard.reconcile.mirror import Mirror, Store
 from modelyard.reconcile.plan import Want
-from modelyard.reconcile.turns import in_turn
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Fleetwatch:
             self._workloads[group, kind] = resource, store
             complete = False
         wanted = (target for target in targets if self._must_ask(*target))
-        for target in in_turn(wanted, lambda target: target[2].namespace, MOST_ASKED)[0]:
+        for target in interleave(wanted, lambda target: target[2].namespace, MOST_ASKED)[0]:
             await self._ask(*target)
         if complete and not self.synced.is_set():
             self.synced.set()

@@ -24,6 +24,7 @@ from modelyard.autoscaling.select import INSTANCE_LABEL
 from modelyard.autoscaling.view import BindingView
 from modelyard.backoff import Backoff
 from modelyard.cluster import Cluster, ClusterError
+from modelyard.fairness import interleave
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import MOST, Expression, Expressions
 from modelyard.metrics.loads import Pair
@@ -319,10 +320,11 @@ def _merged(
 
 def _owners(asked: Iterable[tuple[Key, Expression]]) -> dict[Expression, list[Key]]:
     """Who asks each of these; those beyond a namespace's share are asked in no tick either."""
-    spaces: defaultdict[str, defaultdict[Expression, list[Key]]] = defaultdict(lambda: defaultdict(list))
-    for key, one in asked:
-        spaces[one.namespace][one].append(key)
-    return {one: owners for space in spaces.values() for one, owners in sorted(space.items())[:MOST]}
+    owners: defaultdict[Expression, list[Key]] = defaultdict(list)
+    for key, expression in asked:
+        owners[expression].append(key)
+    chosen, _ = interleave(sorted(owners), lambda expression: expression.namespace, MOST)
+    return {expression: owners[expression] for expression in chosen}
 
 
 def _asleep(view: BindingView) -> bool:

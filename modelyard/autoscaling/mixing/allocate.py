@@ -11,14 +11,19 @@ from math import fsum
 
 from modelyard.autoscaling.mixing.covering import cheapest
 from modelyard.autoscaling.mixing.greedy import greedy, keep_minimums, units_used
-from modelyard.autoscaling.mixing.model import Allocation, Capacity, Demand, Effort, Replicas, Share
+from modelyard.autoscaling.mixing.model import Allocation, Capacity, Demand, Replicas, Share
+from modelyard.fairness import WorkBudget
 
 EFFORT = 20_000_000
 """What one allocation may look at where nothing else is said."""
 
 
 def allocate(
-    demands: Iterable[Demand], capacity: Mapping[str, int] | None, *, penalty: float = 0.1, effort: Effort | None = None
+    demands: Iterable[Demand],
+    capacity: Mapping[str, int] | None,
+    *,
+    penalty: float = 0.1,
+    effort: WorkBudget | None = None,
 ) -> Allocation:
     """The replicas of every demand, never more than ``capacity`` (units by accelerator; ``None``: no limit).
 
@@ -42,7 +47,7 @@ def allocate(
     limits = Capacity(capacity)
     replicas: Replicas = dict(wanted)
     methods, notes = {"covering"}, []
-    effort = Effort(EFFORT) if effort is None else effort
+    effort = WorkBudget(EFFORT) if effort is None else effort
     for group in competing(demands, limits):
         if all(units <= limits.of(row) for row, units in units_used(group, wanted).items()):
             continue

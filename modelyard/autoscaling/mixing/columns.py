@@ -19,9 +19,10 @@ from typing import Any
 import pulp
 
 from modelyard.autoscaling.mixing.covering import mix
-from modelyard.autoscaling.mixing.model import Demand, Effort, Option, Replicas
+from modelyard.autoscaling.mixing.model import Demand, Option, Replicas
 from modelyard.autoscaling.mixing.solver import FloatArray, Linear, solve
 from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, share
+from modelyard.fairness import WorkBudget
 
 ROUNDS = 20
 GAP = 2e-4
@@ -68,7 +69,7 @@ class Master:
             self._known[demand.name] = len(known)
         self._program.add(fresh)
 
-    def solve(self, effort: Effort, floor: int) -> tuple[float, dict[Any, float], FloatArray]:
+    def solve(self, effort: WorkBudget, floor: int) -> tuple[float, dict[Any, float], FloatArray]:
         """The value, what a unit of each accelerator and a fraction of each held class is worth, the columns' parts."""
         value, parts, duals = self._program.solve(effort, floor)
         prices = {k: max(0.0, float(-duals[r] if isinstance(k, str) else duals[r])) for k, r in self._rows.items()}
@@ -82,7 +83,7 @@ class Master:
 
 
 def relax(
-    stage: Stage, start: Replicas, columns: Columns, effort: Effort, floor: int
+    stage: Stage, start: Replicas, columns: Columns, effort: WorkBudget, floor: int
 ) -> tuple[Replicas, dict[Any, float], float]:
     """Replicas of nearly all demands that fit together, prices, and a bound on the value, leaving ``floor`` of effort.
 
@@ -111,7 +112,7 @@ def relax(
 
 
 def pick(
-    stage: Stage, start: Replicas, columns: Columns, prices: Mapping[Any, float], effort: Effort, floor: int
+    stage: Stage, start: Replicas, columns: Columns, prices: Mapping[Any, float], effort: WorkBudget, floor: int
 ) -> Replicas:
     """Replicas of all demands, chosen together among the columns near these prices; the search begins at ``start``.
 
@@ -171,7 +172,7 @@ def _reduced(stage: Stage, demand: Demand, counts: Sequence[int], prices: Mappin
     return stage.worth(demand, counts) + units - prices.get(demand.priority, 0.0) * share(demand, counts)
 
 
-def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float], effort: Effort) -> tuple[float, int]:
+def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float], effort: WorkBudget) -> tuple[float, int]:
     """The Lagrange bound at these prices, and how many new columns they gave. No bound once the effort is used up."""
     bound, fresh = 0.0, 0
     for accelerator, limit in stage.limits.items():
@@ -186,7 +187,7 @@ def _price(stage: Stage, columns: Columns, prices: Mapping[Any, float], effort: 
     return (bound if effort.left else -inf), fresh
 
 
-def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float], effort: Effort) -> list[int]:
+def _best(stage: Stage, demand: Demand, prices: Mapping[Any, float], effort: WorkBudget) -> list[int]:
     kept = [stage.kept[demand.name][o.name] for o in demand.options]
     if demand.load <= 0:
         return kept

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, gcd, inf, lcm
 
-from modelyard.autoscaling.mixing.model import Demand, Effort, Option, Share
+from modelyard.autoscaling.mixing.model import Demand, Option, Share
+from modelyard.fairness import WorkBudget
 
 _TIE = 1e-9
 """What a changed replica counts for beside the cheapest item's cost: it decides between equal costs only."""
@@ -78,7 +79,7 @@ def mix(
     uppers: Sequence[int],
     slopes: Sequence[tuple[float, float]],
     unserved: float = inf,
-    effort: Effort | None = None,
+    effort: WorkBudget | None = None,
 ) -> list[int]:
     """Replicas by option that carry the load at the least price, within bounds (which must be able to).
 
@@ -143,7 +144,7 @@ def _grid(items: Sequence[_Item]) -> tuple[float, float]:
     return (step, noise) if noise < step / 4 else (0.0, 0.0)
 
 
-def _search(items: Sequence[_Item], need: float, spare: float = inf, effort: Effort | None = None) -> list[int]:
+def _search(items: Sequence[_Item], need: float, spare: float = inf, effort: WorkBudget | None = None) -> list[int]:
     """Counts by item with the least cost that carry ``need``; what is not carried costs ``spare`` per request/s."""
     given = len(items)
     while items and items[-1].key / items[-1].rate >= spare:
@@ -210,5 +211,5 @@ def _search(items: Sequence[_Item], need: float, spare: float = inf, effort: Eff
 
     descend(0, need, 0.0, 0.0)
     if effort is not None:
-        effort.left = max(0, effort.left - nodes * size)
+        effort.spend(nodes * size)
     return best + [0] * (given - size)

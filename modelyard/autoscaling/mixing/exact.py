@@ -29,9 +29,10 @@ import pulp
 
 from modelyard.autoscaling.mixing.columns import CLOSE, GAP, pick, relax
 from modelyard.autoscaling.mixing.greedy import by_regret, fill, units_used
-from modelyard.autoscaling.mixing.model import SLACK, Capacity, Demand, Effort, Replicas
+from modelyard.autoscaling.mixing.model import SLACK, Capacity, Demand, Replicas
 from modelyard.autoscaling.mixing.solver import SolverError, solve
 from modelyard.autoscaling.mixing.stage import HELD, Columns, Stage, counts_of, share
+from modelyard.fairness import WorkBudget
 
 PROVEN = 1e-6
 """Relative gap below which an answer counts as the optimum."""
@@ -46,7 +47,7 @@ class Exact:
     """What an exact allocation gives: replicas, notes, and whether the effort sufficed for every stage."""
 
     replicas: Replicas
-    effort: Effort
+    effort: WorkBudget
     stages: int
     held: dict[int, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -54,7 +55,7 @@ class Exact:
     columns: Columns = field(default_factory=Columns)
 
 
-def exact(demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, effort: Effort) -> Exact:
+def exact(demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, effort: WorkBudget) -> Exact:
     """Replicas of demands that compete.
 
     ``kept`` is the minimums that must be kept (they fit). Where ``effort`` is used up, or the solver fails, the classes
@@ -156,7 +157,7 @@ def _limits(demands: Sequence[Demand], capacity: Capacity, reserved: Mapping[str
     return {name: capacity.of(name) - reserved.get(name, 0) for name in names}
 
 
-def direct(stage: Stage, start: Replicas, effort: Effort, floor: int) -> tuple[Replicas, float]:
+def direct(stage: Stage, start: Replicas, effort: WorkBudget, floor: int) -> tuple[Replicas, float]:
     """The best replicas for a stage of few demands, sought from ``start``, and a bound; ``SolverError`` without.
     Source: WVA SLO reference, "Integer-programming form" (heterogeneous), with partial service and penalty."""
     problem = pulp.LpProblem("allocation", pulp.LpMinimize)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, fsum, isfinite
 
+from modelyard.fairness import WorkBudget
+
 SLACK = 1e-9
 """Relative slack of every comparison of rates: n replicas carry a load of exactly n times their rate."""
 
@@ -64,27 +66,20 @@ class Option:
         return self.cost * (replicas + penalty * abs(replicas - self.current))
 
 
-@dataclass(slots=True)
-class Effort:
-    """Work left to searches: items of nodes, or rows of simplex iterations. It is counted, not timed, so that
-    an answer does not depend on the machine. No search goes without an answer."""
-
-    left: int
-
-
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The load of one model in one service class, and what could serve it.
 
     ``priority`` is the class's, 1 (most important) to 100; ``load`` is in requests per second. ``effort`` bounds the
-    search for the cheapest replicas: where it comes to its end, the answer is the best one found.
+    search for the cheapest replicas, in items of nodes or rows of simplex iterations: where it is used up, the answer
+    is the best one found.
     """
 
     name: str
     priority: int
     load: float
     options: tuple[Option, ...]
-    effort: Effort | None = field(default=None, compare=False)
+    effort: WorkBudget | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         where = f"demand {self.name!r}"

@@ -14,7 +14,7 @@ import highspy
 import numpy as np
 import pulp
 
-from modelyard.autoscaling.mixing.model import Effort
+from modelyard.fairness import WorkBudget
 
 TOLERANCE = 1e-9
 """How far the solver may break a row: as little as it can, loads are compared with a slack of that size."""
@@ -54,7 +54,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         return pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
 
 
-def solve(problem: pulp.LpProblem, effort: Effort, floor: int, gap: float) -> float:
+def solve(problem: pulp.LpProblem, effort: WorkBudget, floor: int, gap: float) -> float:
     """Solve an integer programme to a relative ``gap``, leaving ``floor`` of the effort: what nothing is below.
 
     Its limits do not depend on what is left of the effort, so more effort is more programmes and the same ones first.
@@ -90,7 +90,7 @@ class Linear:
         none, whole = np.zeros(len(costs)), np.ones(len(costs))
         self._highs.addCols(len(costs), costs, none, whole, len(index), ends[:-1], index, factors)
 
-    def solve(self, effort: Effort, floor: int) -> tuple[float, FloatArray, FloatArray]:
+    def solve(self, effort: WorkBudget, floor: int) -> tuple[float, FloatArray, FloatArray]:
         """The least cost, the variables' values and the rows' prices; errors as of ``solve``."""
         steps = (effort.left - floor) // max(1, self._highs.getNumRow())
         if steps <= 0:
@@ -103,10 +103,10 @@ class Linear:
         return cost, np.array(found.col_value), np.array(found.row_dual)
 
 
-def _count(highs: Any, effort: Effort) -> None:
+def _count(highs: Any, effort: WorkBudget) -> None:
     """Take what was done from the effort; no answer is a ``SolverError``."""
     info, status, kinds = highs.getInfo(), highs.getModelStatus(), highspy.HighsModelStatus
-    effort.left = max(0, effort.left - (max(0, info.simplex_iteration_count) + 1) * highs.getNumRow())
+    effort.spend((max(0, info.simplex_iteration_count) + 1) * highs.getNumRow())
     if status == kinds.kIterationLimit:
         raise SolverError("the effort was used up")
     if status not in (kinds.kOptimal, kinds.kSolutionLimit):

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.mixing import Effort
 from modelyard.autoscaling.reasons import Explanation, Parts, Reason
 from modelyard.autoscaling.settings import Compatibility
 from modelyard.autoscaling.strategy import Strategy
@@ -20,6 +19,7 @@ from modelyard.autoscaling.variants.slo.attainment import Holding
 from modelyard.autoscaling.variants.slo.classes import ServiceClass
 from modelyard.autoscaling.variants.slo.objective import Objective
 from modelyard.autoscaling.variants.zero_config import ZeroRule
+from modelyard.fairness import WorkBudget
 from modelyard.metrics.values import ModelLoad, Signals
 from modelyard.objects import Key, Notice
 
@@ -120,8 +120,8 @@ class Group(NamedTuple):
     variants: tuple[Observation, ...]
     compatibility: Compatibility
     service: ServiceClass | None = None
-    effort: Effort | None = None
-    trials: Effort | None = None
+    effort: WorkBudget | None = None
+    trials: WorkBudget | None = None
     notices: Mapping[Key, tuple[Notice, ...]] = {}
 
     @property

@@ -120,12 +120,12 @@ async def test_turns_go_to_who_used_less(tmp_path: Path) -> None:
             return status
 
         going = [asyncio.create_task(post("heavy")) for _ in range(3)]
-        turns = world.router.configured.turns
+        queues = world.router.configured.user_queues
         async with asyncio.timeout(120):
-            while turns.waiting("m") < 2:
+            while queues.waiting("m") < 2:
                 await asyncio.sleep(0.01)
             going.append(asyncio.create_task(post("light")))
-            while turns.waiting("m") < 3:
+            while queues.waiting("m") < 3:
                 await asyncio.sleep(0.01)
         gate.set()
         assert await asyncio.gather(*going) == [200] * 4

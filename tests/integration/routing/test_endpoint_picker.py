@@ -191,7 +191,7 @@ async def test_a_request_waits_for_the_first_pod_of_a_server_at_zero(mode: Mappi
             (pod,) = world.pods
             world.gone("a")
             asked = asyncio.create_task(envoy.post(chat()))
-            await eventually(lambda: world.router.lobby.waiting, "one that waits")
+            await eventually(lambda: world.router.wake_queue.waiting, "one that waits")
             world.pod("a", pod.ip)
             assert (await asked)[0] == 200
         assert len(engine.asked) == 1

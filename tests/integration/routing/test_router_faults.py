@@ -33,9 +33,9 @@ from router_world import (
 
 from modelyard.objects import Key
 from modelyard.router.gauges import EnginePoller
-from modelyard.router.lobby import Full, Lobby
 from modelyard.router.service import RouterError
 from modelyard.router.telemetry import MOST_SERIES, AccessLog, BoundedSeries, RequestRecord, RouterMetrics
+from modelyard.router.wake_queue import QueueFull, WakeQueue
 from modelyard.routing.fleet import RoutedFleet
 
 pytestmark = pytest.mark.integration
@@ -161,7 +161,7 @@ async def test_a_copy_of_a_body_that_is_edited_counts_too() -> None:
         assert "bytes of bodies" in told["error"]["message"]
         assert (await world.post(chat(user="x" * 400_000)))[0] == 200
         assert [body["model"] for body in engine.bodies] == ["real"]
-        await eventually(lambda: world.router.front.room.held == 0, "nothing is held any more")
+        await eventually(lambda: world.router.front.capacity.memory.used == 0, "nothing is held any more")
 
 
 async def test_requests_together_have_a_bound() -> None:
@@ -404,11 +404,11 @@ async def test_half_bodies_of_one_client_leave_room_for_others(bounds: dict[str,
         world.server()
         world.route()
         await world.recording("a")
-        room = world.router.front.room
+        memory = world.router.front.capacity.memory
         for _ in range(2):
             stack.callback((await opened(world, sent))[1].close)
         body = len(sent.partition(b"\r\n\r\n")[2])
-        await eventually(lambda: room.held > 2 * body, "all of it is held")
+        await eventually(lambda: memory.used > 2 * body, "all of it is held")
         code, headers, told = await world.post(chat(user="x" * 100_000))
         assert (code, headers["Retry-After"], told["error"]["type"]) == (429, "5", "rate_limit_error")
         assert "of one client" in told["error"]["message"]
@@ -485,17 +485,17 @@ async def test_requests_for_a_server_at_zero_wait_for_its_first_pod() -> None:
 
 
 async def test_no_namespace_has_more_than_half_of_the_places_to_wait() -> None:
-    lobby = Lobby(8, lambda *_: None)
+    wake_queue = WakeQueue(8, lambda *_: None)
     waiting = [
-        asyncio.create_task(lobby.wait(Key("hung", server), "m", "m", 60.0)) for server in "ab" for _ in range(2)
+        asyncio.create_task(wake_queue.wait(Key("hung", server), "m", "m", 60.0)) for server in "ab" for _ in range(2)
     ]
     await asyncio.sleep(0)
-    with pytest.raises(Full):
-        await lobby.wait(Key("hung", "c"), "m", "m", 60.0)
-    waiting.append(asyncio.create_task(lobby.wait(Key("shop", "server"), "m", "m", 60.0)))
+    with pytest.raises(QueueFull):
+        await wake_queue.wait(Key("hung", "c"), "m", "m", 60.0)
+    waiting.append(asyncio.create_task(wake_queue.wait(Key("shop", "server"), "m", "m", 60.0)))
     await asyncio.sleep(0)
-    assert lobby.waiting == 5
-    lobby.open(lobby.servers)
+    assert wake_queue.waiting == 5
+    wake_queue.wake(wake_queue.servers)
     assert all(await asyncio.gather(*waiting))
 
 
@@ -510,7 +510,7 @@ async def test_waiting_ends_with_503_and_with_404_where_the_server_goes() -> Non
         world.server()
         world.route()
         asked = asyncio.create_task(world.post(chat()))
-        while not world.router.lobby.waiting:
+        while not world.router.wake_queue.waiting:
             await asyncio.sleep(0.02)
         world.unserve("server")
         assert (await asked)[0] == 404

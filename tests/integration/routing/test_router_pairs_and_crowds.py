@@ -180,10 +180,10 @@ async def test_thousands_of_streams_are_open_at_once_and_each_gets_all_of_its_ow
             for number, turn in enumerate(rounds):
                 told = b'"content":"%d"' % number
                 await asyncio.gather(*[one.readuntil(told) for one in streaming])
-                assert world.router.front.room.taken == count
+                assert world.router.front.capacity.places.used == count
                 turn.set()
             await asyncio.gather(*[one.readuntil(b"data: [DONE]\n\n\r\n0\r\n\r\n") for one in streaming])
-            while world.router.front.room.taken or under_way(world):
+            while world.router.front.capacity.places.used or under_way(world):
                 await asyncio.sleep(0.05)
     lines: list[dict[str, Any]] = [json.loads(line) for line in world.lines]
     assert {one["status_code"] for one in lines} == {200}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from math import inf
 
 import pytest
 from binding_decisions import decide_bindings
@@ -14,32 +13,13 @@ from policy_builders import SETTINGS, binding, each, target
 from slo_builders import SLO, P, carry_on, slo_fleet
 
 from modelyard.autoscaling.bindings.shares import OPTIMIZER, Candidate, blocks, most_blocks
-from modelyard.autoscaling.budget import BEYOND, SHARE, Ask, within_share
+from modelyard.autoscaling.budget import BEYOND
 from modelyard.autoscaling.decide import decide
 from modelyard.autoscaling.select import MOST_TOGETHER
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.objects import Key
 
 NOTHING = FleetSettings(headroom=False)
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2 * SHARE)), max_size=20))
-def test_no_namespace_has_more_than_its_share_and_everything_has_its_turn(things: list[tuple[str, int]]) -> None:
-    since = dict.fromkeys(range(len(things)), inf)
-    had: Counter[int] = Counter()
-    for moment in range(len(things) + 1):
-        asks = [Ask(space, units, since[at]) for at, (space, units) in enumerate(things)]
-        granted = within_share(asks)
-        for space in "ab":
-            mine = [ask for ask in asks if ask.namespace == space]
-            taken = sum(ask.units for ask, yes in zip(asks, granted, strict=True) if yes and ask.namespace == space)
-            assert taken <= SHARE
-            if sum(ask.units for ask in mine) <= SHARE:
-                assert all(yes for ask, yes in zip(asks, granted, strict=True) if ask.namespace == space)
-        for at, yes in enumerate(granted):
-            had[at] += yes
-            since[at] = inf if yes else min(since[at], moment)
-    assert all(had[at] for at, (_, units) in enumerate(things) if units <= SHARE)
 
 
 def dear(count: int) -> list[SLO]:

@@ -10,12 +10,13 @@ import pytest
 from examples import few
 from hypothesis import given, strategies as st
 
-from modelyard.autoscaling.mixing import Allocation, Demand, Effort, Option, allocate, allocate_greedy, cover
+from modelyard.autoscaling.mixing import Allocation, Demand, Option, allocate, allocate_greedy, cover
 from modelyard.autoscaling.mixing.allocate import EFFORT, competing
 from modelyard.autoscaling.mixing.columns import relax
 from modelyard.autoscaling.mixing.exact import direct
 from modelyard.autoscaling.mixing.model import Capacity
 from modelyard.autoscaling.mixing.stage import Columns, Stage
+from modelyard.fairness import WorkBudget
 
 
 def gold_and_silver() -> list[Demand]:
@@ -140,7 +141,7 @@ def test_a_demand_without_load_does_not_count_as_service_of_its_class() -> None:
 def test_without_effort_the_greedy_answer_says_so() -> None:
     demands = gold_and_silver()
     capacity = {"H100": 4, "L40S": 12}
-    allocation = allocate(demands, capacity, effort=Effort(0))
+    allocation = allocate(demands, capacity, effort=WorkBudget(0))
     assert allocation.method == "greedy"
     assert allocation.note == "greedy for priority 5: the effort was used up; greedy for cost: the effort was used up"
     assert allocation.shares == allocate_greedy(demands, capacity).shares
@@ -164,7 +165,7 @@ def test_more_effort_never_serves_less_of_the_most_important_class(seed: int) ->
     demands, capacity = many(seed, 0.25)
     served, spent = [], []
     for units in (0, 5_000, 10_000, EFFORT):
-        efforts = [Effort(units), Effort(units)]
+        efforts = [WorkBudget(units), WorkBudget(units)]
         found, again = (allocate(demands, capacity, effort=effort) for effort in efforts)
         assert (found, efforts[0].left) == (again, efforts[1].left)
         assert all(n <= capacity[a] for a, n in found.used.items())
@@ -179,7 +180,7 @@ def test_more_effort_never_serves_less_of_the_most_important_class(seed: int) ->
 def test_classes_that_have_an_answer_keep_it_when_the_effort_is_used_up() -> None:
     """Issue 9, A6."""
     demands, capacity = many(1, 0.25)
-    found, greedy = allocate(demands, capacity, effort=Effort(7_000)), allocate_greedy(demands, capacity)
+    found, greedy = allocate(demands, capacity, effort=WorkBudget(7_000)), allocate_greedy(demands, capacity)
     assert found.method == "greedy"
     assert "greedy for priority 1" not in found.note
     assert "greedy for priority 5: the effort was used up" in found.note
@@ -338,8 +339,8 @@ def test_the_relaxation_agrees_with_the_direct_program() -> None:
     kept = {d.name: dict.fromkeys((o.name for o in d.options), 0) for d in demands}
     stage = Stage(demands, kept, {"H100": 40, "L40S": 40}, {1: None, 5: None}, frozenset(), 0.1)
     start = {d.name: {"H100": 5, "L40S": 0} for d in demands}
-    chosen, _, bound = relax(stage, start, Columns(), Effort(EFFORT), 0)
-    found, least = direct(stage, start, Effort(EFFORT), 0)
+    chosen, _, bound = relax(stage, start, Columns(), WorkBudget(EFFORT), 0)
+    found, least = direct(stage, start, WorkBudget(EFFORT), 0)
     optimum = sum(d.objective(cover(d).replicas, 0.1) for d in demands)
     assert bound <= optimum + 1e-6
     assert stage.value({**start, **chosen}) >= optimum - 1e-6

@@ -8,8 +8,9 @@ from itertools import product
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.autoscaling.mixing import Demand, Effort, Option, cover
+from modelyard.autoscaling.mixing import Demand, Option, cover
 from modelyard.autoscaling.mixing.covering import mix
+from modelyard.fairness import WorkBudget
 
 H100 = Option("H100", 28.323, 100, "H100")
 L40S = Option("L40S", 5.882, 32, "L40S")
@@ -176,7 +177,7 @@ def test_many_near_equal_mixes_stay_exact_on_a_grid() -> None:
 
 @given(demands(), st.sampled_from((0, 1, 7, 40)))
 def test_a_search_without_effort_carries_the_load_all_the_same(given_: Demand, left: int) -> None:
-    effort = Effort(left)
+    effort = WorkBudget(left)
     share = cover(replace(given_, effort=effort))
     assert 0 <= effort.left <= left
     assert share.served == cover(given_).served
@@ -186,7 +187,7 @@ def test_a_search_without_effort_carries_the_load_all_the_same(given_: Demand, l
 def test_a_search_takes_no_more_effort_than_there_is() -> None:
     """Costs next to proportional to rates, on no grid: nothing can be told to be hopeless before it was looked at."""
     near = tuple(Option(f"v{i}", (p := 1 + i * 0.0371), p * 10 * (1 + i * 1.7e-6), "A", maximum=9) for i in range(20))
-    effort = Effort(400_000)
+    effort = WorkBudget(400_000)
     first = cover(replace(demand(61.23, *near), effort=effort))
     assert effort.left == 0
     second = cover(replace(demand(61.23, *near), effort=effort))

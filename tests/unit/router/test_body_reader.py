@@ -94,7 +94,7 @@ async def test_a_long_body_of_one_client_waits_for_one_of_another_and_not_for_al
         order.append(name)
 
     sent = [asyncio.create_task(send("attacker", "10.0.0.66")) for _ in range(6)]
-    while not reader._waiting.waiting:
+    while not len(reader._waiting):
         await asyncio.sleep(0)
     sent.append(asyncio.create_task(send("neighbour", "10.0.0.7")))
     gone = asyncio.create_task(send("gone", "10.0.0.8"))
@@ -102,7 +102,7 @@ async def test_a_long_body_of_one_client_waits_for_one_of_another_and_not_for_al
     gone.cancel()
     await asyncio.gather(*sent)
     assert order == ["attacker", "neighbour", *["attacker"] * 5]
-    assert (reader._waiting.owners, reader._waiting.waiting) == (0, 0)
+    assert (len(reader._waiting.accounts), len(reader._waiting)) == (0, 0)
 
 
 async def test_behind_a_proxy_a_long_body_waits_for_one_of_each_other_namespace_and_a_shorter_one_for_none(
@@ -115,7 +115,7 @@ async def test_behind_a_proxy_a_long_body_waits_for_one_of_each_other_namespace_
         order.append(name)
 
     sent = [asyncio.create_task(send("attacker")) for _ in range(6)]
-    while not reader._waiting.waiting:
+    while not len(reader._waiting):
         await asyncio.sleep(0)
     sent += [asyncio.create_task(send("neighbour")) for _ in range(2)]
     sent.append(asyncio.create_task(send("", 50_000)))
@@ -124,7 +124,7 @@ async def test_behind_a_proxy_a_long_body_waits_for_one_of_each_other_namespace_
     assert order.index("") == 1
     assert order.index("neighbour") <= 2, "the first of both is before the third of the attacker's"
     assert "neighbour" in order[4:6]
-    assert not reader._lines, "nothing is kept"
+    assert not reader._in_progress._by_owner, "nothing is kept"
 
 
 async def test_a_client_that_leaves_while_its_body_is_read_delays_nobody_for_ever(reader: BodyReader) -> None:

@@ -159,7 +159,7 @@ async def test_bytes_that_come_one_by_one_are_parsed_in_turns_while_the_router_i
     for connection, _ in clients:
         connection.connection_lost(None)
     await asyncio.sleep(0)
-    assert (shares.queue.owners, shares.queue.waiting) == (0, 0), "nothing is kept"
+    assert (len(shares.queue.accounts), len(shares.queue)) == (0, 0), "nothing is kept"
 
 
 async def test_a_client_that_leaves_has_nothing_more_parsed(parsed: list[int]) -> None:
@@ -171,7 +171,7 @@ async def test_a_client_that_leaves_has_nothing_more_parsed(parsed: list[int]) -
     for _ in range(5):
         await asyncio.sleep(0)
     assert len(parsed) == before
-    assert shares.queue.owners == 0
+    assert len(shares.queue.accounts) == 0
 
 
 @pytest.fixture

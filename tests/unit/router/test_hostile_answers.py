@@ -98,8 +98,8 @@ async def test_a_pod_sees_its_connection_closed_when_the_client_leaves(start: St
         await eventually(lambda: pod.asked == 1, "the request to arrive")
         writer.close()
         await eventually(lambda: pod.left == 1, "the pod's connection to close")
-        await eventually(lambda: world.router.front.room.taken == 0, "the request to end")
-        assert world.router.front.room.held == 0
+        await eventually(lambda: world.router.front.capacity.places.used == 0, "the request to end")
+        assert world.router.front.capacity.memory.used == 0
 
 
 @pytest.mark.parametrize("trickle", [INTERIM, b"HTTP/1.1 200 OK\r\nx: y"], ids=["interim", "head"])
@@ -150,8 +150,8 @@ async def test_a_neighbour_is_answered_between_the_slices_of_eight_endless_strea
             task.cancel()
             writer.close()
         await asyncio.gather(*reading, return_exceptions=True)
-        await eventually(lambda: world.router.front.room.taken == 0, "the streams to end")
-        assert world.router.front.room.held == 0
+        await eventually(lambda: world.router.front.capacity.places.used == 0, "the streams to end")
+        assert world.router.front.capacity.memory.used == 0
 
 
 async def test_streams_that_their_clients_do_not_take_hold_no_more_than_a_namespaces_memory(start: Start) -> None:
@@ -159,16 +159,16 @@ async def test_streams_that_their_clients_do_not_take_hold_no_more_than_a_namesp
     async with running(max_bodies=most, max_body=1 << 20) as world:
         pod = await start(world, STREAM, b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
         await neighbour(world)
-        room, peak = world.router.front.room, 0
+        capacity, peak = world.router.front.capacity, 0
         streams = list[asyncio.StreamWriter]()
         while not pod.left:
             streams.append((await ask(world))[1])
             for _ in range(20):
                 await asyncio.sleep(0)
-                peak = max(peak, room.held)
+                peak = max(peak, capacity.memory.used)
             assert (await world.post(chat("quiet")))[0] == 200
         assert peak <= most
         for writer in streams:
             writer.close()
-        await eventually(lambda: room.taken == 0, "the streams to end")
-        assert room.held == 0
+        await eventually(lambda: capacity.places.used == 0, "the streams to end")
+        assert capacity.memory.used == 0

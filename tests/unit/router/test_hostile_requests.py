@@ -81,8 +81,8 @@ async def test_what_is_no_plain_request_is_refused_and_forgotten(sent: bytes, co
         assert await answers_to(world, sent) == codes
         assert len(engine.asked) == asked
         assert (await world.post(chat("quiet")))[0] == 200
-        await eventually(lambda: world.router.front.room.taken == 0, "the request to end")
-        assert (world.router.front.room.held, world.router.front.shares.queue.owners) == (0, 0)
+        await eventually(lambda: world.router.front.capacity.places.used == 0, "the request to end")
+        assert (world.router.front.capacity.memory.used, len(world.router.front.shares.queue.accounts)) == (0, 0)
 
 
 async def test_of_pipelined_requests_one_at_a_time_is_in_progress() -> None:
@@ -92,7 +92,7 @@ async def test_of_pipelined_requests_one_at_a_time_is_in_progress() -> None:
         most = [0]
 
         async def count(_: web.Request, __: bytes) -> web.Response:
-            most[0] = max(most[0], world.router.front.room.taken)
+            most[0] = max(most[0], world.router.front.capacity.places.used)
             return web.json_response({})
 
         engine = await world.recording("a", count)

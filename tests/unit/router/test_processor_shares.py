@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
-from hypothesis import given, strategies as st
-
-from modelyard.router.processor_shares import OLDEST_EVERY, PASS_SECONDS, SLICE_OVERHEAD, FairQueue, ProcessorShares
+from modelyard.fairness import OLDEST_EVERY
+from modelyard.router.processor_shares import PASS_SECONDS, SLICE_OVERHEAD, ProcessorShares
 
 SLICE = 0.001
 ATTACKER, NEIGHBOUR = ("namespace", "attacker"), ("namespace", "neighbour")
@@ -41,7 +39,7 @@ async def test_a_request_waits_for_one_pass_and_not_for_the_work_before_it() -> 
     assert work.done[before:].count("heavy") <= 5 * (PASS_SECONDS / SLICE + 1), "each of its slices waited for a pass"
     await asyncio.gather(*heavy)
     assert work.done.count("heavy") == 2000, "nothing is lost"
-    assert (work.shares.queue.owners, work.shares.queue.waiting) == (0, 0), "nothing is kept"
+    assert (len(work.shares.queue.accounts), len(work.shares.queue)) == (0, 0), "nothing is kept"
 
 
 async def test_a_request_that_used_least_goes_on_within_the_pass() -> None:
@@ -106,7 +104,7 @@ async def test_a_router_that_is_not_busy_starts_work_at_once() -> None:
         async with account:
             work.now += PASS_SECONDS / 100
         account.close()
-    assert work.shares.queue.waiting == 0
+    assert len(work.shares.queue) == 0
     assert work.now == PASS_SECONDS / 10
 
 
@@ -129,31 +127,8 @@ async def test_work_is_charged_to_the_namespace_once_it_is_known() -> None:
     async with account:
         work.now += SLICE
     account.charge_to(NEIGHBOUR)
-    assert work.shares.queue.owners == 1
+    assert len(work.shares.queue.accounts) == 1
     account.charge(0.5)
     assert account.used == 0.5 + SLICE + SLICE_OVERHEAD
     account.close()
-    assert work.shares.queue.owners == 0
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=60))
-def test_all_work_is_done_once_and_no_owner_that_waits_gets_more_than_a_slice_less(
-    pieces: Sequence[tuple[int, int]],
-) -> None:
-    queue: FairQueue[tuple[int, int]] = FairQueue()
-    owners = [("client", str(number)) for number in range(4)]
-    for owner in owners:
-        queue.join(owner)
-    for number, (owner, used) in enumerate(pieces):
-        queue.add(owners[owner], used, (owner, number))
-    left = [sum(owner == number for owner, _ in pieces) for number in range(4)]
-    served, order = [0] * 4, list[tuple[int, int]]()
-    while (piece := queue.next()) is not None:
-        order.append(piece)
-        queue.charge(owners[piece[0]], 1.0)
-        served[piece[0]] += 1
-        left[piece[0]] -= 1
-        waiting = [served[number] for number in range(4) if left[number]]
-        assert not waiting or max(served) - min(waiting) <= 1
-    assert sorted(order) == sorted((owner, number) for number, (owner, _) in enumerate(pieces))
-    assert queue.waiting == 0
+    assert len(work.shares.queue.accounts) == 0

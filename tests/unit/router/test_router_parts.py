@@ -16,9 +16,9 @@ from modelyard.metrics.pages import parse
 from modelyard.objects import Key
 from modelyard.router.gauges import EngineReading, wanted
 from modelyard.router.limits import LocalLimits, SharedLimits
-from modelyard.router.lobby import Full, Lobby
 from modelyard.router.settings import RouterSettings
 from modelyard.router.telemetry import AccessLog, RequestRecord, RouterMetrics
+from modelyard.router.wake_queue import QueueFull, WakeQueue
 from modelyard.router.workers import share
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.limits import OverBudget
@@ -80,29 +80,29 @@ def test_kept_in_files_or_in_memory_a_budget_is_the_same(
     asyncio.run(run())
 
 
-async def test_the_lobby_has_a_bound_for_each_server_each_namespace_and_for_all() -> None:
+async def test_the_wake_queue_has_a_bound_for_each_server_each_namespace_and_for_all() -> None:
     shown: list[tuple[str, str, str, int]] = []
-    lobby = Lobby(8, lambda *one: shown.append(one))
+    wake_queue = WakeQueue(8, lambda *one: shown.append(one))
     names = [Key(space, number) for space in "ab" for number in "0011"]
-    tasks = [asyncio.create_task(lobby.wait(key, "m", "u", 60)) for key in names]
+    tasks = [asyncio.create_task(wake_queue.wait(key, "m", "u", 60)) for key in names]
     await asyncio.sleep(0)
-    assert lobby.waiting == 8
-    with pytest.raises(Full):
-        await lobby.wait(Key("c", "new"), "m", "u", 60)
+    assert wake_queue.waiting == 8
+    with pytest.raises(QueueFull):
+        await wake_queue.wait(Key("c", "new"), "m", "u", 60)
     tasks[0].cancel()
     await asyncio.gather(tasks[0], return_exceptions=True)
-    with pytest.raises(Full):
-        await lobby.wait(Key("b", "new"), "m", "u", 60)
-    with pytest.raises(Full):
-        await lobby.wait(Key("a", "1"), "m", "u", 60)
-    lobby.open([*names, Key("a", "never")])
+    with pytest.raises(QueueFull):
+        await wake_queue.wait(Key("b", "new"), "m", "u", 60)
+    with pytest.raises(QueueFull):
+        await wake_queue.wait(Key("a", "1"), "m", "u", 60)
+    wake_queue.wake([*names, Key("a", "never")])
     assert await asyncio.gather(*tasks[1:]) == [True] * 7
-    assert lobby.waiting == 0
-    assert lobby.servers == []
+    assert wake_queue.waiting == 0
+    assert wake_queue.servers == []
     assert sum(one[3] for one in shown) == 0
-    assert not await lobby.wait(Key("a", "0"), "m", "u", 0)
-    assert not await lobby.wait(Key("a", "0"), "m", "u", 0.01)
-    assert lobby.servers == []
+    assert not await wake_queue.wait(Key("a", "0"), "m", "u", 0)
+    assert not await wake_queue.wait(Key("a", "0"), "m", "u", 0.01)
+    assert wake_queue.servers == []
 
 
 VLLM = """

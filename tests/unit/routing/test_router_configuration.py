@@ -12,7 +12,6 @@ from modelyard.router.configured import ConfigurationFile, Configured
 from modelyard.router.limits import LocalLimits
 from modelyard.routing.configuration import AuthSettings, RedisSettings, RouterConfiguration, read_configuration
 from modelyard.routing.errors import unauthorized
-from modelyard.routing.fairness import Fairness
 from modelyard.routing.plugins import Configuration
 from modelyard.routing.seams import Principal
 
@@ -35,11 +34,11 @@ def test_a_file_is_read_whole() -> None:
         issuer="https://issuer", audiences=("a", "b"), jwks_uri="https://issuer/keys", models_claim="models"
     )
     assert found.redis == RedisSettings(servers={"redis:6379": "rediss://:secret@redis:6379/1"}, on_failure="deny")
-    assert found.fairness.fairness() == Fairness(output_weight=3.0, concurrent=64, rate=0.0)
+    assert (found.fairness.cost(5, 2), found.fairness.concurrent, found.fairness.rate) == (11.0, 64, 0.0)
     assert read_configuration("") == RouterConfiguration() == read_configuration("auth:\nfairness: {}")
     assert RouterConfiguration().scheduler == Configuration()
     assert not RouterConfiguration().auth.enabled
-    assert RouterConfiguration().fairness.fairness() == Fairness(rate=0.0)
+    assert (RouterConfiguration().fairness.concurrent, RouterConfiguration().fairness.rate) == (0, 0.0)
 
 
 @pytest.mark.parametrize(

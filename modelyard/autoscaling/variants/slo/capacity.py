@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from modelyard.autoscaling.mixing import Demand, Effort, Option, Share, allocate
+from modelyard.autoscaling.mixing import Demand, Option, Share, allocate
 from modelyard.autoscaling.quotas import Quota
 from modelyard.autoscaling.reasons import Explanation, Reason
 from modelyard.autoscaling.settings import FleetSettings
@@ -23,6 +23,7 @@ from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools
 from modelyard.autoscaling.variants.proposal import Changes, Proposal, ReplicaChange, Sized, Variants, VariantTransition
 from modelyard.autoscaling.variants.slo.targets import option_of, up_to
+from modelyard.fairness import WorkBudget
 from modelyard.objects import Key
 from modelyard.objects.selectors import parse_selector
 
@@ -151,7 +152,7 @@ def share_capacity(models: Sequence[tuple[ModelDemand, Proposal]], variants: Var
         if index not in affected or (member.pool_row not in short and not over.isdisjoint(member.quotas))
     }
     demands = {str(index): _demand_of(model, str(index), pools, staying) for index, model in taking_part.items()}
-    effort = Effort(settings.allocation_effort)
+    effort = WorkBudget(settings.allocation_effort)
     allocation = allocate(demands.values(), capacity, penalty=settings.transition_penalty, effort=effort)
     growth: dict[int, set[str]] = {}
     for index, model in taking_part.items():
