@@ -166,9 +166,9 @@ async def live(out: Path) -> None:
     from flows.forms import arguments
     from flows.onboard import onboard
     from flows.parameters import OnboardParameters
-    from modelyard.cluster import CONFIG_MAPS
     from modelyard.cluster.transport import ApiRequest, Transport
     from modelyard.local.settings import CONTROL_PLANE, Component, StackSettings
+    from modelyard.objects.kinds import CONFIG_MAPS
     from modelyard.traffic.trace import read_trace
 
     scenario = Scenario()

@@ -42,11 +42,12 @@ from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus
+from modelyard.objects.kinds import DEPLOYMENTS
 
 FLEETS = ("saturation", "mixed")
 SCRAPE_INTERVAL = 15

@@ -25,7 +25,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, Scenario
-from modelyard.cluster import LEASES, Cluster, ClusterError
+from modelyard.cluster import Cluster, ClusterError
+from modelyard.objects.kinds import LEASES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "soak"))
 

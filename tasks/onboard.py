@@ -9,8 +9,9 @@ from pathlib import Path
 from prefect import get_run_logger, task
 from prefect.artifacts import MarkdownArtifact
 
-from modelyard.cluster import CONFIG_MAPS, NotFound
+from modelyard.cluster import NotFound
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.onboarding.expected import class_targets, expected
 from modelyard.onboarding.lifecycle import Onboarding
 from modelyard.onboarding.objects import order_key

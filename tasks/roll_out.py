@@ -9,11 +9,11 @@ import aiohttp
 from prefect import task
 from prefect.artifacts import MarkdownArtifact
 
-from modelyard.cluster import PODS
 from modelyard.hosts import HostsFile
 from modelyard.metrics.engine_api import request_status
 from modelyard.objects import Key, parse
 from modelyard.objects.documents import few, listed
+from modelyard.objects.kinds import PODS
 from modelyard.reconcile.object_result import ObjectResult
 from modelyard.reconcile.run_view import look
 from modelyard.runtimes.protocols import health_paths

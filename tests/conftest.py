@@ -17,9 +17,10 @@ from examples import register_profiles
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from modelyard.cluster import NAMESPACES, PODS, Cluster, ClusterSettings, Forbidden, Unavailable
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden, Unavailable
 from modelyard.local.settings import CONTROL_PLANE, EVERYTHING, StackSettings
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import NAMESPACES, PODS
 
 register_profiles()
 # Started in the background, as continuous integration may be, all that we start would not hear an interrupt either.

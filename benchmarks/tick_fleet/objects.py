@@ -17,14 +17,14 @@ from typing import Any
 from fleet_fixture import ready_status
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
-from modelyard.cluster import (
+from modelyard.cluster import Cluster
+from modelyard.objects.kinds import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     NAMESPACES,
     PODS,
     REPLICA_SETS,
     SERVICE_ACCOUNTS,
-    Cluster,
     ResourceType,
 )
 from tick_fleet.engines import Engine, pod_address

@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError
+from modelyard.cluster import Cluster, ClusterError
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.objects import parse
+from modelyard.objects.kinds import DEPLOYMENTS, PODS
 
 FRESH, SLOWEST_LOOK = 3.0, 10.0
 """Wall seconds: older samples of Prometheus are stale; a slower observation is given up."""

@@ -19,12 +19,12 @@ from deployments.profile import ROOT
 from modelyard.autoscaling.kinds import VARIANTS as VARIANTS_KIND
 from modelyard.autoscaling.provenance import engine_of, provenance
 from modelyard.benchmarks.world import BENCHMARK_JOBS
-from modelyard.cluster import CONFIG_MAPS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.local.router import install
 from modelyard.local.settings import NodeGroup, default_nodes
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects.documents import counted
-from modelyard.objects.kinds import PODS
+from modelyard.objects.kinds import CONFIG_MAPS, PODS
 from modelyard.onboarding.expected import expected
 from modelyard.onboarding.plan import ready
 from modelyard.traffic.replay import open_session

@@ -25,13 +25,13 @@ from deployments.demo.console import DemoConsole, ask, kubectl, run_script, wait
 from deployments.demo.scenario import CONTROLLER_NAMESPACE
 from deployments.demo.sources import LLAMA, MISTRAL, Files, Sources, allowed
 from deployments.stack import beside_a_cluster, write_prefect_file
-from modelyard.cluster import CONFIG_MAPS, Cluster, Object
+from modelyard.cluster import Cluster, Object
 from modelyard.local.agent.records import PodRecord, RecordStore
 from modelyard.local.router import ADDRESS
 from modelyard.local.settings import CONTROL_PLANE, Component, NodeGroup, StackSettings
 from modelyard.local.stack import LocalStack
 from modelyard.objects.documents import cut
-from modelyard.objects.kinds import PODS
+from modelyard.objects.kinds import CONFIG_MAPS, PODS
 from modelyard.traffic.replay import open_session
 from modelyard.workloads.names import SERVICE
 from modelyard.workloads.returning import DEADLINE

@@ -228,8 +228,9 @@ def load(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Of every engine.")] = 8000,
 ) -> None:
     """Send requests to the ready engines of a namespace. The exit code is 0 only if all were answered."""
-    from modelyard.cluster import PODS, Cluster, ClusterSettings
+    from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.local.load import ReadyPods, serve
+    from modelyard.objects.kinds import PODS
     from modelyard.traffic.trace import from_rates
 
     stack = _running(name, directory)

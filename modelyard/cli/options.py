@@ -70,8 +70,9 @@ class NoSuchNamespace(RuntimeError):
 
 async def check_namespaces(cluster: Cluster, names: Iterable[str]) -> None:
     """Raise ``NoSuchNamespace`` where one of these does not exist. Who may not read namespaces is not told."""
-    from modelyard.cluster import NAMESPACES, ClusterError, Forbidden, NotFound
+    from modelyard.cluster import ClusterError, Forbidden, NotFound
     from modelyard.objects.documents import few
+    from modelyard.objects.kinds import NAMESPACES
 
     for name in filter(None, names):
         try:

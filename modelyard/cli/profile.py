@@ -231,8 +231,9 @@ async def _variant(cluster: Cluster, named: str) -> dict[str, Any]:
 
 async def _library(cluster: Cluster, namespace: str) -> dict[str, LibraryProfile]:
     from modelyard.benchmarks.profiles import LIBRARY, read_library
-    from modelyard.cluster import CONFIG_MAPS, NotFound
+    from modelyard.cluster import NotFound
     from modelyard.objects import Key
+    from modelyard.objects.kinds import CONFIG_MAPS
 
     try:
         stored = await cluster.get(CONFIG_MAPS, LIBRARY, namespace)
@@ -249,7 +250,8 @@ async def _write(
 ) -> None:
     from modelyard.autoscaling.kinds import VARIANTS
     from modelyard.benchmarks.profiles import LIBRARY, library_patch
-    from modelyard.cluster import CONFIG_MAPS, NotFound
+    from modelyard.cluster import NotFound
+    from modelyard.objects.kinds import CONFIG_MAPS
 
     if variant is not None:
         metadata = variant["metadata"]

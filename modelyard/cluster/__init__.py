@@ -28,23 +28,3 @@ from modelyard.cluster.objects import (
     WatchEvent,
 )
 from modelyard.cluster.renewals import Renewal, RenewalMonitor
-from modelyard.objects.kinds import (
-    CONFIG_MAPS,
-    CRDS,
-    DEPLOYMENTS,
-    EVENTS,
-    HPAS,
-    JOBS,
-    LEASES,
-    NAMESPACES,
-    NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
-    PODS,
-    REPLICA_SETS,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    STATEFUL_SETS,
-    ResourceType,
-)

@@ -15,9 +15,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import yaml
-from kubernetes.aio import config
-from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.config.config_exception import ConfigException
 from pydantic import BaseModel, ConfigDict, Field
 
 from modelyard.cluster.errors import NotConfigured
@@ -64,6 +61,10 @@ class ClusterSettings(BaseModel):
 
 async def load_configuration(settings: ClusterSettings) -> tuple[Any, str]:
     """The client configuration and, for messages, where it came from. Raises ``NotConfigured``."""
+    from kubernetes.aio import config  # large: a command that needs no cluster loads without it
+    from kubernetes.aio.client.configuration import Configuration
+    from kubernetes.aio.config.config_exception import ConfigException
+
     configuration = Configuration(connection_pool_maxsize=settings.max_connections)
     files, tried = _kubeconfig_files(settings)
     context = settings.context or os.environ.get("MODELYARD_CONTEXT") or None

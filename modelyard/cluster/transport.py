@@ -19,8 +19,6 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 import orjson
-from kubernetes.aio.client.api_client import ApiClient
-from kubernetes.aio.config.config_exception import ConfigException
 
 from modelyard.backoff import Backoff
 from modelyard.cluster.clock import ServerClock
@@ -80,6 +78,10 @@ class Transport:
     def __init__(self, settings: ClusterSettings, configuration: Any, source: str) -> None:
         self.settings = settings
         self.source = source
+        from kubernetes.aio.client.api_client import (
+            ApiClient,  # large: a command that needs no cluster loads without it
+        )
+
         self._client = ApiClient(configuration)
         # The package's own connector forgets idle connections after 15 s, which is just the length of a tick.
         self._connector = aiohttp.TCPConnector(
@@ -209,6 +211,8 @@ class Transport:
             "User-Agent": f"{self.settings.field_manager} ({self._name})",
             "Accept-Encoding": "gzip" if self.settings.compression else "identity",
         }
+        from kubernetes.aio.config.config_exception import ConfigException
+
         url = client.configuration.host + request.path
         if request.query:
             url += "?" + urlencode(request.query, quote_via=quote)

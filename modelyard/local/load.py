@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from modelyard.cluster import PODS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.objects import parse
+from modelyard.objects.kinds import PODS
 from modelyard.traffic.latency import SLO, Latency
 from modelyard.traffic.replay import Replay, ReplaySettings, columns
 from modelyard.traffic.router import Endpoint

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from modelyard.cluster import NODES, PODS, Cluster, ClusterError, ClusterSettings, Object
+from modelyard.cluster import Cluster, ClusterError, ClusterSettings, Object
 from modelyard.local.agent.records import RecordStore
 from modelyard.local.agent.services import REFUSED
 from modelyard.local.processes import resident_bytes
 from modelyard.local.stack import LocalStack
 from modelyard.local.state import ComponentPhase, Phase, StackEvent
 from modelyard.objects import parse
+from modelyard.objects.kinds import NODES, PODS
 from modelyard.objects.parse import condition
 
 _TIMEOUT = 5.0

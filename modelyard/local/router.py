@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, AlreadyExists, Cluster
+from modelyard.cluster import AlreadyExists, Cluster
 from modelyard.local.paths import LocalClusterError
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.objects.limits import CONTROLLER_NAMESPACE
 from modelyard.workloads.settings import CONFIG_MAP
 

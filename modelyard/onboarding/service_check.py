@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from modelyard.benchmarks.targets import is_of_namespace
-from modelyard.cluster import DEPLOYMENTS, Cluster, Forbidden, NotFound
+from modelyard.cluster import Cluster, Forbidden, NotFound
 from modelyard.engine.config import EngineConfig
 from modelyard.metrics.engine_api import model_names, request_models
 from modelyard.objects.documents import cut, mapping
-from modelyard.objects.kinds import SERVICES
+from modelyard.objects.kinds import DEPLOYMENTS, SERVICES
 from modelyard.onboarding.progress import OnboardStanding
 from modelyard.onboarding.report import LoadCheck, load_check
 from modelyard.replay.steady import steady, steady_load

@@ -6,12 +6,12 @@ from contextlib import suppress
 from itertools import chain
 
 from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN
-from modelyard.cluster import CONFIG_MAPS, AlreadyExists, Cluster, Forbidden, Object
+from modelyard.cluster import AlreadyExists, Cluster, Forbidden, Object
 from modelyard.models.names import BASE_MODELS
 from modelyard.models.uri import ClaimFolder, parse
 from modelyard.models.world import NUDGE, claim
 from modelyard.objects import ResourceType
-from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
+from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding import objects
 from modelyard.onboarding.lifecycle import MEMORY
 from modelyard.onboarding.plan import name_of

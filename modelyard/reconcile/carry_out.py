@@ -15,21 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modelyard.cluster import (
-    SECRETS,
-    WRITE_ATTEMPTS,
-    AlreadyExists,
-    Cluster,
-    ClusterError,
-    Conflict,
-    Invalid,
-    NotFound,
-    Object,
-    ResourceType,
-)
+from modelyard.cluster import WRITE_ATTEMPTS, AlreadyExists, Cluster, ClusterError, Conflict, Invalid, NotFound, Object
 from modelyard.fairness import interleave
 from modelyard.objects import Key, WorkloadId
 from modelyard.objects.documents import counted, cut, printable
+from modelyard.objects.kinds import SECRETS, ResourceType
 from modelyard.objects.limits import LONGEST_MESSAGE, LONGEST_NAME
 from modelyard.objects.old_servers import removal_of_added_entries
 from modelyard.objects.parse import controller_of

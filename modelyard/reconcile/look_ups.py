@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from modelyard.cluster import SECRETS, Cluster, ClusterError, Forbidden, Invalid, UnknownKind
+from modelyard.cluster import Cluster, ClusterError, Forbidden, Invalid, UnknownKind
 from modelyard.fairness import interleave
 from modelyard.objects import Key
+from modelyard.objects.kinds import SECRETS
 from modelyard.reconcile.plan import Presence
 
 MOST_LOOK_UPS = 100

@@ -9,9 +9,9 @@ from typing import Any
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.benchmarks.profiles import LIBRARY, library_patch, read_library
 from modelyard.benchmarks.world import BENCHMARK_JOBS
-from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden, NotFound
+from modelyard.cluster import Cluster, Forbidden, NotFound
 from modelyard.objects import Key
-from modelyard.objects.kinds import NAMESPACES
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.objects.parse import namespace
 from modelyard.replay.refit import ProfileDrift, RefitFailed, kept_as, refit, same_profile
 

@@ -17,7 +17,8 @@ from deployments.bootstrap import deployment_names
 from deployments.demo.scenario import Scenario
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.cluster import DEPLOYMENTS, LEASES, Cluster
+from modelyard.cluster import Cluster
+from modelyard.objects.kinds import DEPLOYMENTS, LEASES
 from tasks.flow_runs import read_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -34,10 +34,11 @@ from deployments.demo.run import TRACE
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, VARIANTS, Scenario
 from deployments.stack import PrefectStack
 from modelyard.autoscaling.kinds import BINDINGS, VARIANTS as VARIANT_AUTOSCALINGS
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS, Cluster, ClusterError, Holder, NotFound
+from modelyard.cluster import Cluster, ClusterError, Holder, NotFound
 from modelyard.local.load import ReadyPods
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS
 from modelyard.traffic.latency import Ending
 from modelyard.traffic.replay import Replay, ReplaySettings, RequestResult
 from modelyard.traffic.trace import read_trace

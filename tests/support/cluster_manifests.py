@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelyard.cluster import ResourceType
+from modelyard.objects.kinds import ResourceType
 
 WIDGETS = ResourceType("test.modelyard.dev", "v1", "Widget", "widgets", True)
 

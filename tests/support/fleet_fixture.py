@@ -23,9 +23,10 @@ from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.objects import ResourceType
+from modelyard.objects.kinds import DEPLOYMENTS, PODS
 from modelyard.reconcile.carry_out import Outcome
 from modelyard.reconcile.report import TickReport
 

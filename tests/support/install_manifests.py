@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 from fleet_fixture import eventually
 
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, Cluster, ClusterSettings, Forbidden, ResourceType
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden
 from modelyard.cluster.transport import ApiRequest
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, ResourceType
 
 FOLDER = Path(__file__).resolve().parents[2] / "deployments" / "kubernetes"
 CONTROLLER_NAMESPACE = "workload-variant-autoscaler-system"

@@ -12,9 +12,10 @@ import pytest
 from cluster_manifests import WIDGET_CRD, WIDGETS
 from tcp_proxy import TcpProxy
 
-from modelyard.cluster import NAMESPACES, Cluster, ClusterSettings, UnknownKind
+from modelyard.cluster import Cluster, ClusterSettings, UnknownKind
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import NAMESPACES
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,10 @@ from deployments.demo.scenario import CONTROLLER_NAMESPACE, PORT, VARIANTS, Demo
 from deployments.profile import free_port
 from deployments.stack import PrefectStack, beside_a_cluster, schedule, write_prefect_file
 from modelyard.autoscaling.kinds import BINDINGS, VARIANTS as VARIANT_AUTOSCALINGS
-from modelyard.cluster import DEPLOYMENTS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.local.settings import StackSettings, default_nodes
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import DEPLOYMENTS
 
 NAMESPACE, POLICY_NAMESPACE = NAMESPACES = ("demo", "demo-policy")
 MODEL = "meta-llama/Llama-3.3-70B-Instruct"

@@ -32,16 +32,7 @@ from modelyard.autoscaling.live.scalers import API_VERSIONS, unread_scalers
 from modelyard.autoscaling.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.slo.classes import class_references
-from modelyard.cluster import (
-    DEPLOYMENTS,
-    REPLICA_SETS,
-    STATEFUL_SETS,
-    ClusterError,
-    Forbidden,
-    NotFound,
-    Unavailable,
-    UnknownKind,
-)
+from modelyard.cluster import ClusterError, Forbidden, NotFound, Unavailable, UnknownKind
 from modelyard.fairness import interleave
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import Expressions
@@ -50,6 +41,7 @@ from modelyard.metrics.signals import LastSeen, read_signals
 from modelyard.metrics.values import Signals, with_errors
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
 from modelyard.objects.documents import few
+from modelyard.objects.kinds import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS
 from modelyard.reconcile.mirror import CONCURRENCY, Mirror
 from modelyard.resources.annotations import WAKE_QUERY
 

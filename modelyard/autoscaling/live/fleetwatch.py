@@ -19,18 +19,10 @@ from modelyard.autoscaling.live.bindings.gauges import Gauges, gauges_of
 from modelyard.autoscaling.live.controller_gauges import LeaseState, Told, lease_state
 from modelyard.autoscaling.live.wants import LISTED
 from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, INSTANCE_LABEL
-from modelyard.cluster import (
-    LEASES,
-    NAMESPACES,
-    Cluster,
-    ClusterError,
-    NotFound,
-    ResourceType,
-    Unavailable,
-    UnknownKind,
-)
+from modelyard.cluster import Cluster, ClusterError, NotFound, Unavailable, UnknownKind
 from modelyard.fairness import interleave
 from modelyard.objects import Key, WorkloadId, parse
+from modelyard.objects.kinds import LEASES, NAMESPACES, ResourceType
 from modelyard.objects.parse import Object
 from modelyard.reconcile.mirror import Mirror, Store
 from modelyard.reconcile.plan import Want

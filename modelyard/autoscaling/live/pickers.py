@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from modelyard.cluster import PODS, SERVICES, Cluster, ClusterError, NotFound, UnknownKind
+from modelyard.cluster import Cluster, ClusterError, NotFound, UnknownKind
 from modelyard.metrics.client import Sample
 from modelyard.metrics.loads import Pair
 from modelyard.metrics.pages import Page
@@ -21,6 +21,7 @@ from modelyard.metrics.queries import QUEUE_SIZES
 from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
 from modelyard.metrics.signals import gateway_queue
 from modelyard.objects import Key, parse
+from modelyard.objects.kinds import PODS, SERVICES
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import Want
 

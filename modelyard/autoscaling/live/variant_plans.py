@@ -17,8 +17,8 @@ from modelyard.autoscaling.decision import Action, CurrentAllocation, Record, Ti
 from modelyard.autoscaling.fleet import Fleet, Variant, Workloads
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION, prediction_text
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
-from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key, Notice
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.objects.parse import timestamp
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.plan import Plan, Scale, Status, Subject

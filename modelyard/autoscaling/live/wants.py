@@ -16,8 +16,8 @@ from modelyard.autoscaling.live.bindings.pods import OWNER, owners_of
 from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, ResourceType, Workload, parse
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from modelyard.objects.parse import Object
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.plan import Want

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 
-from modelyard.cluster import CONFIG_MAPS, PODS, SERVICES, Cluster, ClusterError, ClusterSettings, Object, ResourceType
+from modelyard.cluster import Cluster, ClusterError, ClusterSettings, Object
 from modelyard.local import processes
 from modelyard.local.agent import logs
 from modelyard.local.agent.discovery import target_groups
@@ -24,6 +24,7 @@ from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStor
 from modelyard.local.agent.services import Services
 from modelyard.local.agent.volumes import keep_claims
 from modelyard.local.settings import AgentSettings
+from modelyard.objects.kinds import CONFIG_MAPS, PODS, SERVICES, ResourceType
 
 logger = logging.getLogger(__name__)
 

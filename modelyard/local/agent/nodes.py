@@ -15,11 +15,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from modelyard import __version__
-from modelyard.cluster import LEASES, NODES, AlreadyExists, Cluster, ClusterError, NotFound, Object
+from modelyard.cluster import AlreadyExists, Cluster, ClusterError, NotFound, Object
 from modelyard.local.agent.status import timestamp
 from modelyard.local.paths import LocalClusterError
 from modelyard.local.settings import NodeGroup
 from modelyard.local.state import now
+from modelyard.objects.kinds import LEASES, NODES
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from modelyard.backoff import Backoff
-from modelyard.cluster import PODS, Cluster, ClusterError, Conflict, NotFound, Object
+from modelyard.cluster import Cluster, ClusterError, Conflict, NotFound, Object
 from modelyard.hosts import HOSTS_VARIABLE
 from modelyard.local.agent.containers import ContainerPlace, ContainerRunner
 from modelyard.local.agent.launch import CannotRun, Inside, Launch, PodPlace, downward, plan, resolve
@@ -23,6 +23,7 @@ from modelyard.local.agent.status import ContainerView, pod_status
 from modelyard.local.agent.volumes import CannotMount, PodVolumes
 from modelyard.local.settings import AgentSettings
 from modelyard.local.state import now
+from modelyard.objects.kinds import PODS
 
 logger = logging.getLogger(__name__)
 

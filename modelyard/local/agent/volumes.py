@@ -21,19 +21,9 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from modelyard.cluster import (
-    CONFIG_MAPS,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
-    SECRETS,
-    AlreadyExists,
-    Cluster,
-    ClusterError,
-    Invalid,
-    NotFound,
-    Object,
-)
+from modelyard.cluster import AlreadyExists, Cluster, ClusterError, Invalid, NotFound, Object
 from modelyard.local.agent.service_accounts import ACCOUNT_PATH, credential_files, request_token
+from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, SECRETS
 from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)

@@ -27,10 +27,11 @@ from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView
-from modelyard.cluster import DEPLOYMENTS, PODS, STATEFUL_SETS, Cluster, NotFound
+from modelyard.cluster import Cluster, NotFound
 from modelyard.metrics.client import Prometheus, PrometheusError
 from modelyard.metrics.expressions import Expressions
 from modelyard.objects import Key
+from modelyard.objects.kinds import DEPLOYMENTS, PODS, STATEFUL_SETS
 from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.mirror import Mirror

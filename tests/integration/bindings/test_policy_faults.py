@@ -19,10 +19,11 @@ from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_b
 from modelyard.autoscaling.live.bindings.state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, Cluster, Invalid, UnknownKind
+from modelyard.cluster import Cluster, Invalid, UnknownKind
 from modelyard.metrics.expressions import Expressions
 from modelyard.metrics.scrape import Scraper
 from modelyard.objects import Key, WorkloadId
+from modelyard.objects.kinds import CRDS, DEPLOYMENTS, PODS
 from modelyard.reconcile.fence import Fence, NotTheWriter
 from modelyard.reconcile.mirror import Mirror
 

@@ -9,8 +9,8 @@ from fleet_fixture import quick, run_tick
 from policy_world import PolicyWorld
 
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.cluster import HPAS
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import HPAS
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,8 @@ from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.autoscaling.settings import Mode
-from modelyard.cluster import DEPLOYMENTS, HPAS
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import DEPLOYMENTS, HPAS
 
 pytestmark = pytest.mark.integration
 

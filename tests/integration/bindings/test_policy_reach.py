@@ -19,8 +19,9 @@ from policy_world import PolicyWorld
 from modelyard.autoscaling.kinds import BINDINGS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.cluster import DEPLOYMENTS, NAMESPACES, Cluster, ClusterSettings, Forbidden
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import DEPLOYMENTS, NAMESPACES
 
 pytestmark = pytest.mark.integration
 

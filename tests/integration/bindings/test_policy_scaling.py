@@ -8,7 +8,7 @@ from metric_endpoints import page
 from policy_world import PolicyWorld
 
 from modelyard.autoscaling.live.bindings.state import PolicyState
-from modelyard.cluster import EVENTS
+from modelyard.objects.kinds import EVENTS
 from modelyard.reconcile.tell import Said
 
 pytestmark = pytest.mark.integration

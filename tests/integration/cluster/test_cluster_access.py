@@ -13,20 +13,10 @@ import yaml
 from cluster_manifests import config_map
 from tcp_proxy import TcpProxy
 
-from modelyard.cluster import (
-    CONFIG_MAPS,
-    NODES,
-    PODS,
-    SERVICE_ACCOUNTS,
-    Cluster,
-    ClusterSettings,
-    Forbidden,
-    ObjectList,
-    Unauthorized,
-    Unavailable,
-)
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden, ObjectList, Unauthorized, Unavailable
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS, NODES, PODS, SERVICE_ACCOUNTS
 
 pytestmark = pytest.mark.integration
 

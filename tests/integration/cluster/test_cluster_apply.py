@@ -8,8 +8,9 @@ import logging
 import pytest
 from cluster_manifests import config_map, deployment, widget
 
-from modelyard.cluster import DEPLOYMENTS, Cluster, Conflict, Invalid, UnknownKind
+from modelyard.cluster import Cluster, Conflict, Invalid, UnknownKind
 from modelyard.cluster.objects import Object
+from modelyard.objects.kinds import DEPLOYMENTS
 
 pytestmark = pytest.mark.integration
 

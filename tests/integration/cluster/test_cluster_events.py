@@ -10,9 +10,10 @@ import pytest
 from cluster_manifests import WIDGETS, widget
 from tcp_proxy import TcpProxy
 
-from modelyard.cluster import EVENTS, Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.objects import Object
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import EVENTS
 
 pytestmark = pytest.mark.integration
 

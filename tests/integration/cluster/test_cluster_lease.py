@@ -14,8 +14,9 @@ import pytest
 from cluster_faults import restarted
 from tcp_proxy import TcpProxy
 
-from modelyard.cluster import LEASES, PODS, Cluster, ClusterSettings, Holder, Lease, Unavailable
+from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease, Unavailable
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import LEASES, PODS
 
 pytestmark = pytest.mark.integration
 

@@ -9,10 +9,11 @@ import pytest
 from cluster_faults import compact
 from cluster_manifests import config_map
 
-from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterSettings, Invalid
+from modelyard.cluster import Cluster, ClusterSettings, Invalid
 from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.cluster.watching import list_objects
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS, PODS
 
 pytestmark = pytest.mark.integration
 

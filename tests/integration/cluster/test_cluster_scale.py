@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from cluster_manifests import WIDGETS, deployment, widget
 
-from modelyard.cluster import DEPLOYMENTS, Cluster, Conflict, Invalid, NotFound
+from modelyard.cluster import Cluster, Conflict, Invalid, NotFound
+from modelyard.objects.kinds import DEPLOYMENTS
 
 pytestmark = pytest.mark.integration
 

@@ -5,19 +5,8 @@ from __future__ import annotations
 import pytest
 from cluster_manifests import WIDGETS, config_map, widget
 
-from modelyard.cluster import (
-    CONFIG_MAPS,
-    HPAS,
-    NAMESPACES,
-    PODS,
-    AlreadyExists,
-    Cluster,
-    Conflict,
-    Invalid,
-    NotFound,
-    ResourceType,
-    UnknownKind,
-)
+from modelyard.cluster import AlreadyExists, Cluster, Conflict, Invalid, NotFound, UnknownKind
+from modelyard.objects.kinds import CONFIG_MAPS, HPAS, NAMESPACES, PODS, ResourceType
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,9 @@ from cluster_faults import compact, restarted
 from cluster_manifests import WIDGETS, config_map
 from tcp_proxy import TcpProxy
 
-from modelyard.cluster import CONFIG_MAPS, Cluster, ClusterSettings, ResourceType, UnknownKind, WatchEvent
+from modelyard.cluster import Cluster, ClusterSettings, UnknownKind, WatchEvent
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS, ResourceType
 
 pytestmark = pytest.mark.integration
 

@@ -20,11 +20,12 @@ from fleet_fixture import eventually
 from install_manifests import CONTROLLER_NAMESPACE, FOLDER, documents, install_roles, resources
 
 from modelyard.autoscaling.live import observe
-from modelyard.cluster import NAMESPACES, Cluster
+from modelyard.cluster import Cluster
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
 from modelyard.objects import parse
+from modelyard.objects.kinds import NAMESPACES
 from modelyard.resources import KINDS, VariantAutoscaling
 from modelyard.router.settings import RouterSettings
 

@@ -15,12 +15,13 @@ import pytest
 from in_process_runs import Shift
 from s3_server import object_store
 
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, Cluster, NotFound, Object, Unavailable
+from modelyard.cluster import Cluster, NotFound, Object, Unavailable
 from modelyard.local.stack import LocalStack
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import CLUSTER_BASE_MODELS, KINDS
 from modelyard.models.settings import CONFIG_MAP, KEY
 from modelyard.objects import ResourceType
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Registered
 

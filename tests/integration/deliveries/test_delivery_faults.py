@@ -15,10 +15,10 @@ from conftest import L40S, Models, ready
 from fleet_fixture import eventually
 from model_hub import Hub
 
-from modelyard.cluster import JOBS, NAMESPACES, NODES, SECRETS
 from modelyard.local.settings import Component
 from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
 from modelyard.models.world import NUDGE
+from modelyard.objects.kinds import JOBS, NAMESPACES, NODES, SECRETS
 
 pytestmark = pytest.mark.integration
 

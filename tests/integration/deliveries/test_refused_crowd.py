@@ -10,8 +10,9 @@ from conftest import Models, ready
 from install_manifests import tenant
 from model_hub import Hub
 
-from modelyard.cluster import NAMESPACES, SECRETS, Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.models.names import BASE_MODELS, finalizer
+from modelyard.objects.kinds import NAMESPACES, SECRETS
 
 pytestmark = pytest.mark.integration
 

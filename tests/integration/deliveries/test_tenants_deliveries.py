@@ -15,19 +15,11 @@ from install_manifests import tenant
 from model_hub import Hub
 from test_delivery_faults import A100, says
 
-from modelyard.cluster import (
-    CONFIG_MAPS,
-    JOBS,
-    NAMESPACES,
-    SECRETS,
-    Cluster,
-    ClusterSettings,
-    Forbidden,
-    Object,
-)
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden, Object
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NAMESPACES, SECRETS
 
 pytestmark = pytest.mark.integration
 

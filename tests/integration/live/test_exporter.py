@@ -26,21 +26,13 @@ from prometheus_server import PrometheusServer, free_port
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.exporter import serve
-from modelyard.cluster import (
-    CRDS,
-    DEPLOYMENTS,
-    NAMESPACES,
-    SERVICE_ACCOUNTS,
-    Cluster,
-    ClusterSettings,
-    Lease,
-    ResourceType,
-)
+from modelyard.cluster import Cluster, ClusterSettings, Lease
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.objects import Key
+from modelyard.objects.kinds import CRDS, DEPLOYMENTS, NAMESPACES, SERVICE_ACCOUNTS, ResourceType
 
 pytestmark = pytest.mark.integration
 

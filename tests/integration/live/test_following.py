@@ -12,9 +12,10 @@ from tcp_proxy import TcpProxy
 
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterError
+from modelyard.cluster import Cluster, ClusterError
 from modelyard.local.stack import LocalStack
 from modelyard.objects import WorkloadId
+from modelyard.objects.kinds import DEPLOYMENTS, PODS
 
 pytestmark = pytest.mark.integration
 

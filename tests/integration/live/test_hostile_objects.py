@@ -23,9 +23,10 @@ from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.variants.slo.classes import MOST_CLASS_MAPS
-from modelyard.cluster import CONFIG_MAPS, EVENTS, REPLICA_SETS, Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.objects import ResourceType, WorkloadId
+from modelyard.objects.kinds import CONFIG_MAPS, EVENTS, REPLICA_SETS
 from modelyard.reconcile.mirror import Mirror
 
 pytestmark = pytest.mark.integration

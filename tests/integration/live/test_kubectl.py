@@ -11,9 +11,10 @@ from fleet_fixture import ServedModel, quick, run_tick
 from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.cluster import CRDS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CRDS
 from modelyard.resources import KINDS
 
 pytestmark = pytest.mark.integration

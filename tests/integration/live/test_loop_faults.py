@@ -21,9 +21,10 @@ from prometheus_server import PrometheusServer
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.cluster import DEPLOYMENTS, Cluster, ClusterError, ClusterSettings
+from modelyard.cluster import Cluster, ClusterError, ClusterSettings
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import DEPLOYMENTS
 from modelyard.reconcile.fence import NotTheWriter
 
 pytestmark = pytest.mark.integration
@@ -331,8 +332,8 @@ async def test_the_api_server_restarted_in_mid_tick(
     """Killed between decide and actuate: that tick fails or finishes late, the next one completes the move."""
     from crds import apply_crds
 
-    from modelyard.cluster import NAMESPACES
     from modelyard.local.settings import CONTROL_PLANE, StackSettings
+    from modelyard.objects.kinds import NAMESPACES
 
     with LocalStack(StackSettings(components=list(CONTROL_PLANE)), name="restarted", directory=tmp_path) as stack:
         await apply_crds(stack.kubeconfig)

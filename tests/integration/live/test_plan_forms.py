@@ -14,8 +14,8 @@ from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.bindings.objects import SOURCES
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, PODS, REPLICA_SETS, Cluster
-from modelyard.objects.kinds import ResourceType
+from modelyard.cluster import Cluster
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, REPLICA_SETS, ResourceType
 
 pytestmark = pytest.mark.integration
 

@@ -21,19 +21,10 @@ from modelyard.autoscaling.offline.manifests import DUMP
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.cli.convert import converted
 from modelyard.cli.plan_json import as_json
-from modelyard.cluster import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    EVENTS,
-    HPAS,
-    LEASES,
-    NAMESPACES,
-    PODS,
-    SECRETS,
-    Cluster,
-)
+from modelyard.cluster import Cluster
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, EVENTS, HPAS, LEASES, NAMESPACES, PODS, SECRETS
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,10 @@ import pytest
 import yaml
 from command_line import modelyard_beside
 
-from modelyard.cluster import DEPLOYMENTS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.objects.kinds import DEPLOYMENTS
 from modelyard.reconcile.carry_out import carry_out
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.run_view import look

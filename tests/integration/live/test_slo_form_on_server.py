@@ -17,8 +17,9 @@ from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.variant_plans import status_of, variant_plan
-from modelyard.cluster import CONFIG_MAPS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.objects import Key, TargetRef, WorkloadId
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.status import patch
 
 pytestmark = pytest.mark.integration

@@ -16,9 +16,10 @@ from prometheus_server import PrometheusServer
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.cluster import NAMESPACES, Cluster
+from modelyard.cluster import Cluster
 from modelyard.metrics import expressions
 from modelyard.objects import Key
+from modelyard.objects.kinds import NAMESPACES
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,8 @@ from modelyard.autoscaling.kinds import SERVICES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.autoscaling.settings import Mode
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, HPAS, NAMESPACES, STATEFUL_SETS, Cluster, Invalid
+from modelyard.cluster import Cluster, Invalid
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, HPAS, NAMESPACES, STATEFUL_SETS
 from modelyard.resources import ResourceInvalid, VariantAutoscaling
 
 pytestmark = pytest.mark.integration
@@ -342,7 +343,7 @@ async def test_a_stateful_set_is_a_target_like_any_other(
     from fleet_fixture import Gauges, ready_status
 
     pods = await eventually(lambda: served.pods("ordered"), "pod made")
-    from modelyard.cluster import PODS
+    from modelyard.objects.kinds import PODS
 
     name = pods[0]["metadata"]["name"]
     await control_plane_cluster.merge_patch(

@@ -26,20 +26,10 @@ from prometheus_server import PrometheusServer, free_port
 from modelyard.autoscaling.kinds import BINDINGS, MODELS, POLICIES, SERVICES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
-from modelyard.cluster import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    HPAS,
-    NAMESPACES,
-    PODS,
-    STATEFUL_SETS,
-    Cluster,
-    ClusterSettings,
-    Forbidden,
-    NotFound,
-)
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden, NotFound
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, HPAS, NAMESPACES, PODS, STATEFUL_SETS
 
 pytestmark = pytest.mark.integration
 

@@ -21,11 +21,12 @@ from modelyard.autoscaling.live.collect import Selection, collect
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.pickers import TOKEN, TOKEN_FOR
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
-from modelyard.cluster import CRDS, DEPLOYMENTS, PODS, SERVICES, AlreadyExists, Cluster
+from modelyard.cluster import AlreadyExists, Cluster
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.metrics.expressions import Expressions
 from modelyard.metrics.signals import LastSeen
 from modelyard.objects import Key
+from modelyard.objects.kinds import CRDS, DEPLOYMENTS, PODS, SERVICES
 
 pytestmark = pytest.mark.integration
 

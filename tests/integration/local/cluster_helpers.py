@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, Object
+from modelyard.cluster import Cluster, Object
 from modelyard.local.processes import ProcessIdentity
+from modelyard.objects.kinds import DEPLOYMENTS, PODS
 
 ENGINE = "modelyard.dev/simulated-engine:test"
 

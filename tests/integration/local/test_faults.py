@@ -14,11 +14,12 @@ import pytest
 from cluster_faults import kill, own, wait_for_restart
 from cluster_helpers import Namespace, engine, is_ready, process_of, shell
 
-from modelyard.cluster import DEPLOYMENTS, PODS, Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local import processes
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component, NodeGroup, StackSettings
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import DEPLOYMENTS, PODS
 
 pytestmark = pytest.mark.integration
 

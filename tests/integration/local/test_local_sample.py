@@ -14,8 +14,9 @@ from fleet_fixture import quick, run_tick
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.cli.local import SAMPLE
-from modelyard.cluster import DEPLOYMENTS, NAMESPACES, Cluster
+from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import DEPLOYMENTS, NAMESPACES
 
 pytestmark = pytest.mark.integration
 

@@ -21,9 +21,10 @@ from kthena_models import render_model
 
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.cli.services import BEFORE_1_21, outcome
-from modelyard.cluster import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS, Object
+from modelyard.cluster import Object
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.workloads.values import Abilities, Rendered
 
 pytestmark = pytest.mark.integration

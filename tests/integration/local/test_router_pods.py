@@ -15,12 +15,13 @@ from fleet_fixture import VARIANTS, quick, run_tick
 
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.wake import ask_gateway
-from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.monitoring import rules as monitoring
+from modelyard.objects.kinds import DEPLOYMENTS, PODS
 from modelyard.routing.objects import ROUTES, SERVERS
 
 pytestmark = pytest.mark.integration

@@ -22,9 +22,10 @@ from in_process_runs import Shift
 from deployments.demo.sources import Sources, allowed
 from flows.reconcile import lifecycles
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, Cluster, NotFound, Object
+from modelyard.cluster import Cluster, NotFound, Object
 from modelyard.local.stack import LocalStack
 from modelyard.objects import ResourceType
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.resources import KINDS
 
 pytestmark = pytest.mark.integration

@@ -10,17 +10,8 @@ import pytest
 import yaml
 from cluster_helpers import Namespace, process_of
 
-from modelyard.cluster import (
-    CONFIG_MAPS,
-    JOBS,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    Cluster,
-    ClusterSettings,
-    Forbidden,
-    Object,
-    Unauthorized,
-)
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden, Object, Unauthorized
+from modelyard.objects.kinds import CONFIG_MAPS, JOBS, SECRETS, SERVICE_ACCOUNTS
 
 pytestmark = pytest.mark.integration
 

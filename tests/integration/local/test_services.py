@@ -15,11 +15,12 @@ import pytest
 from cluster_faults import kill, own, wait_for_restart
 from cluster_helpers import Namespace, engine, is_ready, process_of, shell
 
-from modelyard.cluster import DEPLOYMENTS, EVENTS, PODS, SERVICES, STATEFUL_SETS, Object
+from modelyard.cluster import Object
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.overview import collect
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import DEPLOYMENTS, EVENTS, PODS, SERVICES, STATEFUL_SETS
 
 pytestmark = pytest.mark.integration
 

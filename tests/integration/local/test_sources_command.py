@@ -18,9 +18,10 @@ from command_line import modelyard_beside
 
 from deployments.demo.sources import Sources, SourcesError
 from deployments.profile import ROOT, free_port
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, AlreadyExists, Cluster
+from modelyard.cluster import AlreadyExists, Cluster
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 
 pytestmark = pytest.mark.integration
 

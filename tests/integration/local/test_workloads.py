@@ -12,7 +12,9 @@ import aiohttp
 import pytest
 from cluster_helpers import Namespace, condition, engine, is_ready, process_of, shell
 
-from modelyard.cluster import (
+from modelyard.cluster import Cluster, Object
+from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
@@ -21,10 +23,7 @@ from modelyard.cluster import (
     PERSISTENT_VOLUME_CLAIMS,
     PODS,
     SECRETS,
-    Cluster,
-    Object,
 )
-from modelyard.local.stack import LocalStack
 
 pytestmark = pytest.mark.integration
 

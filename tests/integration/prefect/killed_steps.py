@@ -25,9 +25,9 @@ from prefect.states import AwaitingRetry
 from flows.benchmark import benchmark
 from flows.deliver import deliver
 from flows.roll_out import roll_out
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, JOBS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.objects import Key, ResourceType
-from modelyard.objects.kinds import SERVICES
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS, SERVICES
 from modelyard.reconcile.plan import PlanStep, StepId
 from modelyard.reconcile.run_view import StepFailed
 from tasks import steps

@@ -36,9 +36,10 @@ from flows.onboard import onboard
 from flows.parameters import OnboardParameters
 from flows.reconcile import reconcile
 from flows.roll_out import roll_out
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.models.names import BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS
 from modelyard.workloads.world import INFERENCE_SERVICES
 
 POOL = "onboarding"

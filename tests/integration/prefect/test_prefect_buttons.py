@@ -31,8 +31,9 @@ from deployments.profile import ROOT
 from deployments.server import PrefectServer
 from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
-from modelyard.cluster import NAMESPACES, Cluster
+from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import NAMESPACES
 from tasks.flow_runs import read_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -31,12 +31,13 @@ from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 from flows.deliver import deliver, verify_models
 from flows.reconcile import reconcile
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, Cluster, NotFound
+from modelyard.cluster import Cluster, NotFound
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
 from modelyard.models.world import VERIFY
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.objects.parse import timestamp
 from modelyard.reconcile.plan import StepId
 

@@ -33,22 +33,11 @@ from deployments.server import PrefectServer
 from deployments.work_pool import RunPods, create_work_pool
 from flows.forms import ADVANCED
 from modelyard.benchmarks.world import BENCHMARK_JOBS
-from modelyard.cluster import (
-    CONFIG_MAPS,
-    JOBS,
-    LEASES,
-    NAMESPACES,
-    NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PODS,
-    AlreadyExists,
-    Cluster,
-    NotFound,
-    Object,
-)
+from modelyard.cluster import AlreadyExists, Cluster, NotFound, Object
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.stack import LocalStack
 from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.objects.kinds import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

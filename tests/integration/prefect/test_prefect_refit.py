@@ -21,10 +21,11 @@ from modelyard.autoscaling.sizing.fit import Point
 from modelyard.benchmarks.profiles import LIBRARY, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.results import RunRecord, as_csv
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, RE_RUN, Memory
-from modelyard.cluster import CONFIG_MAPS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.engine.config import EngineConfig
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.memory import render_memory
 from modelyard.replay.closed_loop import serve
 

@@ -21,10 +21,11 @@ from prefect.client.schemas.objects import State
 from prefect_support import until
 
 from flows.roll_out import roll_out
-from modelyard.cluster import PERSISTENT_VOLUME_CLAIMS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.objects import Key
+from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
 from modelyard.reconcile.plan import StepId
 from modelyard.workloads.render import SELECTION
 from modelyard.workloads.world import INFERENCE_SERVICES, MODELS, RUNTIMES

@@ -31,11 +31,12 @@ from deployments.work_pool import create_work_pool
 from deployments.worker import PrefectWorker
 from flows.reconcile import reconcile
 from flows.roll_out import roll_out
-from modelyard.cluster import DEPLOYMENTS, PODS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
+from modelyard.objects.kinds import DEPLOYMENTS, PODS
 from modelyard.reconcile.plan import StepId
 from modelyard.routing.objects import ROUTES, SERVERS
 from modelyard.routing.rolling import MEMORY, WISH

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, EVENTS, Cluster, Conflict, NotFound, Object
+from modelyard.cluster import Cluster, Conflict, NotFound, Object
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, EVENTS
 from modelyard.reconcile.carry_out import Outcome, carry_out
 from modelyard.reconcile.fence import Fence, NotTheWriter
 from modelyard.reconcile.plan import FINALIZER, Child, Plan, Ref, Scale, Status, Subject

@@ -12,9 +12,10 @@ from fleet_fixture import eventually
 from install_manifests import tenant
 from test_carry_out import POLICIES, Objects
 
-from modelyard.cluster import CONFIG_MAPS, Cluster, ClusterSettings, NotFound, Object
+from modelyard.cluster import Cluster, ClusterSettings, NotFound, Object
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.objects.parse import controller_of
 from modelyard.reconcile.plan import OWNER, Child, Plan, Subject
 

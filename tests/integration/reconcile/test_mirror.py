@@ -11,9 +11,10 @@ from fleet_fixture import eventually
 from noted_lists import Lists
 from tcp_proxy import TcpProxy
 
-from modelyard.cluster import CONFIG_MAPS, NAMESPACES, Cluster, ClusterError, ClusterSettings, ResourceType, UnknownKind
+from modelyard.cluster import Cluster, ClusterError, ClusterSettings, UnknownKind
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, ResourceType
 from modelyard.reconcile import mirror as mirrors
 from modelyard.reconcile.mirror import Mirror, Store
 from modelyard.reconcile.plan import LARGEST, Want

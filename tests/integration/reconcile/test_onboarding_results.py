@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from onboarded import request
 
-from modelyard.cluster import CONFIG_MAPS, Cluster
-from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
+from modelyard.cluster import Cluster
+from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS
 from modelyard.onboarding.start import OnboardRefused, take_over
 
 pytestmark = pytest.mark.integration

@@ -20,8 +20,9 @@ from install_manifests import (
 )
 from test_router_following import Shop, url_of
 
-from modelyard.cluster import CONFIG_MAPS, Cluster, ClusterSettings, Forbidden, NotFound
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden, NotFound
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.carry_out import carry_out
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.plan import Mark, Plan, Subject

@@ -20,8 +20,9 @@ from router_world import RecordingEngine, an_address, chat, status
 from tcp_proxy import TcpProxy
 
 from deployments.profile import free_port
-from modelyard.cluster import PODS, Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import PODS
 from modelyard.router.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing.objects import ROUTES, SERVERS

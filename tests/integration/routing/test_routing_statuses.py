@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, in_force, install_roles, kubeconfig_of, narrow_accounts
 
-from modelyard.cluster import EVENTS, PODS, Cluster, ResourceType
+from modelyard.cluster import Cluster
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
+from modelyard.objects.kinds import EVENTS, PODS, ResourceType
 from modelyard.reconcile.fence import NotTheWriter
 from modelyard.reconcile.reconciler import Reconciler, Registered
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from in_process_runs import Shift
 
-from modelyard.cluster import NAMESPACES, Cluster, NotFound, Object
+from modelyard.cluster import Cluster, NotFound, Object
 from modelyard.local.stack import LocalStack
 from modelyard.models.lifecycle import ModelDelivery
 from modelyard.models.names import CLUSTER_BASE_MODELS, KINDS
 from modelyard.objects import ResourceType
-from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICES
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS, SERVICES
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Registered
 from modelyard.workloads.kthena.lifecycle import ModelRollOut

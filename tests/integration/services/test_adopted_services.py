@@ -7,8 +7,7 @@ import json
 import pytest
 from conftest import NAME, Services, conditions, is_ready, is_up
 
-from modelyard.cluster import DEPLOYMENTS
-from modelyard.objects.kinds import PODS, SERVICES
+from modelyard.objects.kinds import DEPLOYMENTS, PODS, SERVICES
 from modelyard.workloads.resolution import ACCEPT
 from modelyard.workloads.world import INFERENCE_SERVICES
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from conftest import Services, conditions, is_ready, is_up
 
-from modelyard.cluster import DEPLOYMENTS
-from modelyard.objects.kinds import PODS, SERVICES
+from modelyard.objects.kinds import DEPLOYMENTS, PODS, SERVICES
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,9 @@ import pytest
 from conftest import HPA, NAME, Services, conditions, is_ready
 
 from modelyard.cli.services import NoSuchService, list_services, why_service
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, NotFound, Object
+from modelyard.cluster import NotFound, Object
 from modelyard.local.binaries.obtain import ensure
-from modelyard.objects.kinds import PODS, SERVICES as KUBERNETES_SERVICES
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICES as KUBERNETES_SERVICES
 from modelyard.workloads.returning import DEADLINE
 from modelyard.workloads.world import INFERENCE_SERVICES
 

@@ -12,11 +12,18 @@ from conftest import Services, conditions, is_up
 from model_hub import serve
 
 from modelyard.cli.services import list_services, why_service
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS, Object
+from modelyard.cluster import Object
 from modelyard.models.names import BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
 from modelyard.objects import ResourceType
-from modelyard.objects.kinds import PODS, SERVICES as KUBERNETES_SERVICES, STATEFUL_SETS
+from modelyard.objects.kinds import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    SERVICES as KUBERNETES_SERVICES,
+    STATEFUL_SETS,
+)
 from modelyard.resources import ModelRoute, ModelServer
 from modelyard.workloads.kthena.lifecycle import OF_MODELS
 from modelyard.workloads.returning import DEADLINE

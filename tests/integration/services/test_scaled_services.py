@@ -17,9 +17,10 @@ from fleet_fixture import quick, run_tick
 
 from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
-from modelyard.cluster import DEPLOYMENTS, NotFound, Object
+from modelyard.cluster import NotFound, Object
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.objects import ResourceType
+from modelyard.objects.kinds import DEPLOYMENTS
 
 pytestmark = pytest.mark.integration
 

@@ -25,11 +25,11 @@ from modelyard.benchmarks.outputs import open_output
 from modelyard.benchmarks.results import load, of_store
 from modelyard.benchmarks.values import Output
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, RE_RUN, TOKENIZER
-from modelyard.cluster import CONFIG_MAPS, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS, SECRETS, Cluster, Object
+from modelyard.cluster import Cluster, Object
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
 from modelyard.models.settings import CONFIG_MAP, KEY
-from modelyard.objects.kinds import JOBS
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS, PERSISTENT_VOLUME_CLAIMS, SECRETS
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Registered
 

@@ -11,11 +11,11 @@ import pytest
 from conftest import MODEL, Services, conditions, forget, is_ready, is_up
 
 from modelyard.cli.services import why_service
-from modelyard.cluster import EVENTS, NAMESPACES, NODES, Object
+from modelyard.cluster import Object
 from modelyard.cluster.transport import ApiRequest
 from modelyard.models.names import BASE_MODELS
 from modelyard.objects import ResourceType
-from modelyard.objects.kinds import PODS
+from modelyard.objects.kinds import EVENTS, NAMESPACES, NODES, PODS
 from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES
 
 pytestmark = pytest.mark.integration

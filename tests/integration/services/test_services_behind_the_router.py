@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 from conftest import NAME, Services, conditions, forget, is_ready, is_up
 
-from modelyard.cluster import DEPLOYMENTS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import FINE_TUNED_WEIGHTS
-from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS
+from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.routing.objects import ROUTES, SERVERS
 from modelyard.workloads.model_routes import ROUTED
 from modelyard.workloads.settings import CONFIG_MAP

@@ -11,9 +11,10 @@ import pytest
 from fleet_fixture import eventually
 from kthena_models import a_backend
 
-from modelyard.cluster import NAMESPACES, Cluster, Object
+from modelyard.cluster import Cluster, Object
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.objects.kinds import NAMESPACES
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
 from modelyard.workloads.world import MODELS, RUNTIMES

@@ -14,9 +14,9 @@ from needed_rights import Right, noted
 
 from modelyard.benchmarks.lifecycle import BenchmarkRuns
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, PROBE_OF, Memory
-from modelyard.cluster import PERSISTENT_VOLUME_CLAIMS, Cluster, Object
+from modelyard.cluster import Cluster, Object
 from modelyard.local.stack import LocalStack
-from modelyard.objects.kinds import JOBS
+from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.memory import render_memory
 from modelyard.reconcile.reconciler import Registered

@@ -20,10 +20,10 @@ from needed_rights import Right, noted
 from onboarded import MEASURED, FollowedOnboarding, noisy, request
 
 from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, Memory
-from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterSettings
+from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.models.names import BASE_MODELS
-from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
+from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.onboarding import objects
 from modelyard.onboarding.request import OnboardRequest
 from modelyard.onboarding.start import OnboardRefused, take_over

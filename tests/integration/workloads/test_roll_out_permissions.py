@@ -17,8 +17,9 @@ from killed_writers import rolling_out
 from kthena_models import a_backend
 from needed_rights import Notes, Right, noted
 
-from modelyard.cluster import CONFIG_MAPS, PODS, SERVICES, Cluster
+from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
+from modelyard.objects.kinds import CONFIG_MAPS, PODS, SERVICES
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.reconciler import Registered
 from modelyard.workloads.kthena.lifecycle import ModelRollOut

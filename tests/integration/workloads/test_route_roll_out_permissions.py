@@ -16,10 +16,11 @@ from install_manifests import CONTROLLER_NAMESPACE, documents, in_force, install
 from needed_rights import Right, noted
 from plan_details import remember_details
 
-from modelyard.cluster import PODS, Cluster, ClusterSettings, Forbidden, Unavailable
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden, Unavailable
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.values import RoutedRequests
 from modelyard.objects import Key
+from modelyard.objects.kinds import PODS
 from modelyard.reconcile.dispatch import Acting
 from modelyard.reconcile.fence import take
 from modelyard.reconcile.reconciler import Registered

@@ -14,10 +14,10 @@ import service_cases
 from fleet_fixture import eventually
 from install_manifests import kubeconfig_of
 
-from modelyard.cluster import SERVICE_ACCOUNTS, Cluster, ClusterSettings, Forbidden, UnknownKind
+from modelyard.cluster import Cluster, ClusterSettings, Forbidden, UnknownKind
 from modelyard.local.stack import LocalStack
 from modelyard.objects import ResourceType
-from modelyard.objects.kinds import CONTROLLER_REVISIONS, DEPLOYMENTS
+from modelyard.objects.kinds import CONTROLLER_REVISIONS, DEPLOYMENTS, SERVICE_ACCOUNTS
 from modelyard.reconcile.carry_out import carry_out
 from modelyard.reconcile.fence import Fence
 from modelyard.reconcile.run_view import look

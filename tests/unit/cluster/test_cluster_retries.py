@@ -12,8 +12,9 @@ import pytest
 import yaml
 from aiohttp import web
 
-from modelyard.cluster import CONFIG_MAPS, PODS, Cluster, ClusterError, ClusterSettings, Unavailable
+from modelyard.cluster import Cluster, ClusterError, ClusterSettings, Unavailable
 from modelyard.cluster.crd_install import install_crds
+from modelyard.objects.kinds import CONFIG_MAPS, PODS
 from modelyard.resources import ModelRoute, ModelServer, VariantAutoscaling
 from modelyard.resources.crd import crd
 

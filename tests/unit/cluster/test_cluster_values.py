@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.cluster import DEPLOYMENTS, NODES, PODS, ResourceType
 from modelyard.cluster.events import reference_to
+from modelyard.objects.kinds import DEPLOYMENTS, NODES, PODS, ResourceType
 from modelyard.objects.old_servers import dropped_fields
 from modelyard.resources import ClusterBaseModel, Resource, VariantAutoscaling
 

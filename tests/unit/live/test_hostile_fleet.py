@@ -17,9 +17,9 @@ from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.autoscaling.settings import FleetSettings
-from modelyard.cluster import DEPLOYMENTS
 from modelyard.objects import Key
 from modelyard.objects.documents import MAX_TEXT
+from modelyard.objects.kinds import DEPLOYMENTS
 from modelyard.reconcile.mirror import Store
 
 SETTINGS = FleetSettings()

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from fleet_fixture import eventually
 from scripted_api import scripted_api
 
-from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.dispatch import Claim
 from modelyard.reconcile.plan import Plan, Subject, Want, World
 from modelyard.reconcile.run_view import act, look

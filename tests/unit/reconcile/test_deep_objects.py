@@ -12,8 +12,9 @@ from aiohttp import web
 from fleet_fixture import eventually
 from scripted_api import SERVED, ScriptedApi, connected, scripted_api
 
-from modelyard.cluster import CONFIG_MAPS, Cluster, Unavailable
+from modelyard.cluster import Cluster, Unavailable
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile import mirror as mirrors
 from modelyard.reconcile.mirror import Mirror, Store
 from modelyard.reconcile.plan import Plan, Subject, Want, World

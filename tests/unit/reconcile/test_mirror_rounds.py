@@ -11,8 +11,9 @@ import pytest
 from fleet_fixture import eventually
 from scripted_api import ScriptedApi, scripted_api
 
-from modelyard.cluster import CONFIG_MAPS, Cluster, Forbidden
+from modelyard.cluster import Cluster, Forbidden
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile import mirror as mirrors
 from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import Want

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key, Notice
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.plan import Plan, Status, Subject
 from modelyard.reconcile.reconciler import only_told
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from modelyard.cluster import CONFIG_MAPS
 from modelyard.objects import Key
-from modelyard.objects.kinds import JOBS
+from modelyard.objects.kinds import CONFIG_MAPS, JOBS
 from modelyard.reconcile.dispatch import RETRIES, Acting, Claim, Dispatch, RunFate, dispatch
 from modelyard.reconcile.plan import CLAIM, Child, Plan, Status, Subject
 from modelyard.reconcile.reconciler import MOST_CARRIED_OUT, MOST_CHANGES, only_told, shares

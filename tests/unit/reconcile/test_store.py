@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.cluster import PODS
 from modelyard.objects import Key, Pod, parse
+from modelyard.objects.kinds import PODS
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import Want
 

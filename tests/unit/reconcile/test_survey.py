@@ -12,8 +12,9 @@ import pytest
 from fleet_fixture import eventually
 from scripted_api import ScriptedApi, scripted_api
 
-from modelyard.cluster import CONFIG_MAPS, Cluster
+from modelyard.cluster import Cluster
 from modelyard.objects import Key
+from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile import mirror as mirror_module
 from modelyard.reconcile.mirror import Mirror
 from modelyard.reconcile.plan import Plan, ServedKind, Status, Subject, Want, World
