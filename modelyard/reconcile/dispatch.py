@@ -41,6 +41,9 @@ CLOCKS_DIFFER = 60.0
 EXPECTED_START = 10.0
 """Seconds within which a worker starts a run where it has a free slot."""
 
+MOST_ATTEMPTS = 999_999
+"""Attempts that a claim counts: it has six digits for them."""
+
 _CLAIM = re.compile(
     r"(?P<run>[\w./-]{1,512}) (?P<fingerprint>[0-9a-f]{12})/(?P<attempt>\d{1,6}) (?P<at>\d{1,12})", re.ASCII
 )
@@ -288,7 +291,7 @@ def _next(plan: Plan, runs: Mapping[str, RunFate], now: float) -> Claim | None:
         return Claim("", wanted, 1, now)  # it got somewhere, or there is something else to do
     if now < _latest(now, before.at, run.ended) + pause_after(before.attempt, run.died):
         return None
-    return Claim("", wanted, before.attempt + 1, now)
+    return Claim("", wanted, min(before.attempt + 1, MOST_ATTEMPTS), now)
 
 
 def _latest(now: float, *moments: float) -> float:

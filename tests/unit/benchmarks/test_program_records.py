@@ -123,7 +123,7 @@ def test_a_file_that_is_no_object_of_numbers_is_refused(tmp_path: Path, text: st
 def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     with file.open("wb") as opened:
-        opened.truncate(records.LARGEST + 1)
+        opened.truncate(records.LARGEST_FILE + 1)
     with pytest.raises(MeasureError) as refused:
         records.load(file)
     assert refused.value.reason == "ResultTooLarge"

@@ -8,6 +8,7 @@ from modelyard.autoscaling.fleet import SLOSpec
 from modelyard.autoscaling.live import observe
 from modelyard.autoscaling.live.demands import workload_of
 from modelyard.objects import OwnerRef, TargetRef, WorkloadId, parse
+from modelyard.objects.limits import LONGEST_MODEL_NAME
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_a_name_without_end_is_a_problem_and_not_carried_on(field: str) -> None:
     assert f"spec.{field}" in variant.problem
     assert len(variant.problem) < 1000
     assert variant.slo is not None
-    assert max(map(len, (variant.model_id, variant.slo.accelerator, variant.slo.variant_id))) <= observe.MAX_NAME
+    assert max(map(len, (variant.model_id, variant.slo.accelerator, variant.slo.variant_id))) <= LONGEST_MODEL_NAME
 
 
 def test_of_annotations_and_parameters_what_is_read_is_kept() -> None:

@@ -15,6 +15,7 @@ from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile import dispatch as dispatching
 from modelyard.reconcile.dispatch import (
     EXPECTED_START,
+    MOST_ATTEMPTS,
     MOST_IN_A_BATCH,
     RETRIES,
     Acting,
@@ -111,7 +112,7 @@ def test_the_next_part_of_long_work_is_started_at_once() -> None:
 
 
 def test_the_next_claim_can_be_read_however_often_it_was_tried() -> None:
-    due = claimed(plan(), attempt=999_999)
+    due = claimed(plan(), attempt=MOST_ATTEMPTS)
     (start,) = dispatch([due], ONE, {"before": RunFate(NOW)}, NOW + RETRIES.longest)
     ((_, claim),) = start.claims
     assert Claim.read(str(claim)) == claim
