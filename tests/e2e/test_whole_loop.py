@@ -20,7 +20,7 @@ from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.cluster import DEPLOYMENTS, LEASES, Cluster
 from tasks.flow_runs import read_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
 CONTROLLER = "workload-variant-autoscaler-system"
 
