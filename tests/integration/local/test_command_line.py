@@ -65,7 +65,7 @@ def test_up_status_logs_down(local: Command, tmp_path: Path) -> None:
     assert overview["healthy"] is True
     assert [row["name"] for row in overview["components"]] == ["etcd", "apiserver"]
     assert all(row["memory_bytes"] > 1e6 for row in overview["components"])
-    assert local.show("logs", "etcd", "--lines", "1").out.count("\n") == 1
+    assert local("logs", "etcd", "--lines", "1").stdout.count("\n") == 1
     unknown = local.show("logs", "nothing")
     assert unknown.code == 1
     assert "components are etcd" in unknown.err
