@@ -94,7 +94,7 @@ class Benchmarks(Services):
                         for child in () if known else one.children():
                             self._found.add(one)
                             return child
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.5)  # a look at every process's environment costs much
 
 
 def state(*wanted: str) -> Callable[[Object], bool]:
