@@ -17,7 +17,8 @@ MINUTES ?= 15
 SEED ?= 7
 PYTEST := $(BIN)/pytest
 # Tests that serve real requests in compressed time need a core of their own: they run last, one after the other.
-SERVING := tests/integration/replay/test_replay_agreement.py tests/e2e/test_demonstration.py
+SERVING := tests/integration/replay/test_replay_agreement.py tests/integration/engine/test_traffic_replay.py \
+  tests/e2e/test_demonstration.py
 
 .PHONY: help demo demo-tour test test-all soak unit integration e2e check format install crds monitoring bench clean
 

@@ -347,7 +347,7 @@ def _unseen(fleet: Fleet) -> bool:
 
 
 async def eventually(check: Callable[[], Any], what: str, seconds: float = 120) -> Any:
-    """Wait until an (asynchronous) check gives something true; ever more rarely, for some list many kinds of objects."""
+    """Wait until an (asynchronous) check gives something true; ask ever more rarely, as some list many objects."""
     deadline, pause = asyncio.get_running_loop().time() + seconds, 0.1
     while True:
         value = check()
