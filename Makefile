@@ -37,20 +37,20 @@ demo: $(STAMP) ## onboard a model and scale it under real traffic, about six min
 demo-tour: $(STAMP) ## models on nodes, services, updates, roll-back, routing, about three minutes (KEEP=1)
 	@$(BIN)/modelyard demo tour $(if $(KEEP),--keep)
 
-test: $(STAMP) ## before every merge: all but the long tests, about 20 minutes on two cores
+test: $(STAMP) ## before every merge: all but the long tests
 	@$(BIN)/modelyard local binaries
 	@status=0; run() { part=$$1; shift; \
 	$(PYTEST) "$$@" $(if $(REPORT),--junitxml=$(REPORT).$$part) $(PYTEST_ARGS) || status=$$?; }; \
 	run 1 -n $(UNIT_WORKERS) tests/unit; \
 	run 2 -n $(WORKERS) tests/integration tests/e2e $(SERVING:%=--ignore=%); run 3 -n 0 $(SERVING); exit $$status
 
-test-all: test ## before a release: also the long tests, many examples of every property, a soak (about three hours)
+test-all: test ## before a release: also the long tests, many examples of every property, a soak
 	@$(PYTEST) -n 2 -m long tests/integration tests/e2e $(PYTEST_ARGS)
 	@$(PYTEST) -n $(UNIT_WORKERS) -m long tests/unit $(PYTEST_ARGS)
 	@$(PYTEST) -n $(UNIT_WORKERS) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
 	@$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
 
-unit: $(STAMP) ## while you work: the pure tests, three minutes
+unit: $(STAMP) ## while you work: the pure tests
 	@$(PYTEST) -n $(UNIT_WORKERS) tests/unit $(PYTEST_ARGS)
 
 integration: $(STAMP) ## the tests on the real control plane, Prometheus and Prefect

@@ -15,7 +15,7 @@ from modelyard.reconcile.run_view import act
 
 NO_LIMITS = RunLimits(places=10_000)
 COALESCE = 0.1
-"""Seconds in which further edits are waited for: a look at everything costs tens of milliseconds of CPU."""
+"""Seconds in which further edits are waited for: a look goes through everything."""
 
 
 class Shift:

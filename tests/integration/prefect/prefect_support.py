@@ -19,7 +19,7 @@ STAGES = ["collect", "decide", "actuate"]
 async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 120) -> Any:
     """The first true value of ``condition``; fails, naming ``what``, when there is none within ``timeout`` seconds.
 
-    Ever more rarely: a question to Prefect costs server and client 30 ms of CPU, a third of a core at ten a second.
+    Ask ever more rarely: every question costs the server and this process CPU that other tests need.
     """
     begun, pause = time.monotonic(), 0.1
     while not (value := await condition()):

@@ -50,7 +50,7 @@ NEEDED = {
 SHORT = {"shift_seconds": 15, "early_end_seconds": 2}
 """What a user may set in the form of a shift."""
 LESS = {"replay": {"minutes": 2}}
-"""What a user may set in other forms: a whole replay takes a core for a minute."""
+"""What a user may set in other forms: a whole replay takes long."""
 
 
 def written(folder: Path, cron: bool = False) -> Path:
