@@ -10,19 +10,17 @@ export DO_NOT_TRACK := 1
 export PYTHONUNBUFFERED := 1
 # Where it is set, every process compiles all it imports anew: some seconds for each of the hundreds that tests start.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests run side by side, also on few cores: those on real processes mostly wait.
-WORKERS ?= 4
+# The pure tests keep a core each busy; those on real processes mostly wait, so that more of them run than there are cores.
+UNIT_WORKERS ?= 2
+WORKERS ?= 6
 MINUTES ?= 15
 SEED ?= 7
-PYTEST := $(BIN)/pytest -n $(WORKERS)
-# Shifts of ten seconds, started by a real worker, and whole systems run two at a time, after the others.
-SHIFTS := tests/integration/prefect tests/e2e/test_whole_loop.py tests/e2e/test_tour.py
-# Tests that serve real requests in compressed time or measure them need a processor of their own: they run last, one
-# after the other.
-SERVING := tests/integration/replay/test_replay_agreement.py tests/integration/benchmarks/test_measuring.py \
-  tests/integration/services/test_service_benchmarks.py tests/e2e/test_demonstration.py
+PYTEST := $(BIN)/pytest
+# Tests that serve real requests in compressed time need a core of their own: they run last, one after the other.
+SERVING := tests/integration/replay/test_replay_agreement.py tests/integration/engine/test_traffic_replay.py \
+  tests/e2e/test_demonstration.py
 
-.PHONY: help demo demo-tour test test-thorough soak unit integration e2e check format install crds monitoring bench clean
+.PHONY: help demo demo-tour test test-all soak unit integration e2e check format install crds monitoring bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,30 +37,29 @@ demo: $(STAMP) ## onboard a model and scale it under real traffic, about five mi
 demo-tour: $(STAMP) ## models on nodes, services, updates, roll-back, routing, about three minutes (KEEP=1)
 	@$(BIN)/modelyard demo tour $(if $(KEEP),--keep)
 
-test: $(STAMP) ## every test
+test: $(STAMP) ## before every merge: all but the long tests
 	@$(BIN)/modelyard local binaries
 	@status=0; run() { part=$$1; shift; \
-	$(BIN)/pytest "$$@" $(if $(REPORT),--junitxml=$(REPORT).$$part) $(PYTEST_ARGS) || status=$$?; }; \
-	run 1 -n $(WORKERS) $(SHIFTS:%=--ignore=%) $(SERVING:%=--ignore=%); run 2 -n 2 $(SHIFTS); run 3 -n 0 $(SERVING); \
-	exit $$status
+	$(PYTEST) "$$@" $(if $(REPORT),--junitxml=$(REPORT).$$part) $(PYTEST_ARGS) || status=$$?; }; \
+	run 1 -n $(UNIT_WORKERS) tests/unit; \
+	run 2 -n $(WORKERS) tests/integration tests/e2e $(SERVING:%=--ignore=%); run 3 -n 0 $(SERVING); exit $$status
 
-test-thorough: $(STAMP) ## the long tests, the pure ones with many examples of every property, and a soak of five minutes
-	@$(BIN)/modelyard local binaries
-	@$(BIN)/pytest -m long tests/integration/prefect $(PYTEST_ARGS)
-	@$(PYTEST) -m long tests/unit $(PYTEST_ARGS)
-	@$(PYTEST) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
-	@$(BIN)/python tests/soak/soak.py --minutes 5 --seed $(SEED)
+test-all: test ## before a release: also the long tests, many examples of every property, a soak
+	@$(PYTEST) -n 2 -m long tests/integration tests/e2e $(PYTEST_ARGS)
+	@$(PYTEST) -n $(UNIT_WORKERS) -m long tests/unit $(PYTEST_ARGS)
+	@$(PYTEST) -n $(UNIT_WORKERS) tests/unit --hypothesis-profile=thorough $(PYTEST_ARGS)
+	@$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
 
-unit: $(STAMP) ## the pure tests, about a minute
-	@$(PYTEST) tests/unit $(PYTEST_ARGS)
+unit: $(STAMP) ## while you work: the pure tests
+	@$(PYTEST) -n $(UNIT_WORKERS) tests/unit $(PYTEST_ARGS)
 
 integration: $(STAMP) ## the tests on the real control plane, Prometheus and Prefect
 	@$(BIN)/modelyard local binaries
-	@$(PYTEST) tests/integration $(PYTEST_ARGS)
+	@$(PYTEST) -n $(WORKERS) tests/integration $(PYTEST_ARGS)
 
-e2e: $(STAMP) ## the whole loop, end to end
+e2e: $(STAMP) ## the demonstrations, end to end
 	@$(BIN)/modelyard local binaries
-	@$(PYTEST) tests/e2e $(PYTEST_ARGS)
+	@$(PYTEST) -n 0 tests/e2e $(PYTEST_ARGS)
 
 check: $(STAMP) ## formatting, lint, types, layers, generated files
 	@$(BIN)/ruff format --check .

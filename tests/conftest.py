@@ -26,17 +26,31 @@ register_profiles()
 # Started in the background, as continuous integration may be, all that we start would not hear an interrupt either.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_ROOT = "tests/integration/"
 ONE_WORKER = (
-    ("tests/integration/prefect/test_prefect_deployments",),
-    ("tests/integration/prefect/",),
-    ("tests/integration/local/", "tests/integration/deliveries/"),
-    ("tests/integration/services/",),
-    ("tests/integration/live/",),
-    tuple(f"tests/integration/{room}/" for room in ("bindings", "crds", "routing", "cluster", "reconcile")),
+    # Flow runs on a cluster: Prefect, the control plane and the local cluster.
+    tuple(
+        f"{_ROOT}prefect/test_{name}"
+        for name in (
+            *("onboarding_children", "prefect_benchmark", "prefect_deliver", "prefect_onboard", "prefect_refit"),
+            *("prefect_roll_out", "prefect_route_roll_out", "prefect_kubernetes"),
+        )
+    ),
+    # It expects no deployments, pools and automations but its own.
+    (f"{_ROOT}prefect/test_prefect_deployments",),
+    # Flow runs on the control plane, or on no cluster at all.
+    (f"{_ROOT}prefect/",),
+    (f"{_ROOT}local/", f"{_ROOT}deliveries/"),
+    (f"{_ROOT}services/",),
+    (f"{_ROOT}live/", f"{_ROOT}workloads/"),
+    tuple(f"{_ROOT}{folder}/" for folder in ("bindings", "crds", "routing", "cluster", "reconcile")),
 )
-"""Places whose files share servers that are too costly to start once per worker; what takes longest comes first."""
+"""Tests that share servers; each group runs on one worker, which starts them once. The longest group comes first.
 
-LONGEST_FIRST = (*(folder for folders in ONE_WORKER for folder in folders), "tests/integration/")
+A control plane costs some eight seconds of CPU to start and 4% of a core while it idles.
+"""
+
+LONGEST_FIRST = (*(folder for folders in ONE_WORKER for folder in folders), "tests/e2e/", _ROOT)
 """Order of the tests side by side; those of no such folder come last."""
 
 

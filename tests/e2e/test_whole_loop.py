@@ -21,7 +21,7 @@ from modelyard.cluster import Cluster
 from modelyard.objects.kinds import DEPLOYMENTS, LEASES
 from tasks.flow_runs import read_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
 CONTROLLER = "workload-variant-autoscaler-system"
 

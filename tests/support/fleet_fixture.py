@@ -348,8 +348,8 @@ def _unseen(fleet: Fleet) -> bool:
 
 
 async def eventually(check: Callable[[], Any], what: str, seconds: float = 120) -> Any:
-    """Wait until an (asynchronous) check gives something true."""
-    deadline = asyncio.get_running_loop().time() + seconds
+    """Wait until an (asynchronous) check gives something true; ask ever more rarely, as some list many objects."""
+    deadline, pause = asyncio.get_running_loop().time() + seconds, 0.1
     while True:
         value = check()
         if asyncio.iscoroutine(value):
@@ -358,4 +358,5 @@ async def eventually(check: Callable[[], Any], what: str, seconds: float = 120) 
             return value
         if asyncio.get_running_loop().time() > deadline:
             raise AssertionError(f"not within {seconds} s: {what}")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(pause)
+        pause = min(1.2 * pause, 0.5)

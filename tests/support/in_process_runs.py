@@ -14,6 +14,8 @@ from modelyard.reconcile.run_limits import RunLimits, RunLoad
 from modelyard.reconcile.run_view import act
 
 NO_LIMITS = RunLimits(places=10_000)
+COALESCE = 0.1
+"""Seconds in which further edits are waited for: a look goes through everything."""
 
 
 class Shift:
@@ -23,7 +25,7 @@ class Shift:
     """
 
     def __init__(
-        self, registered: Iterable[Registered], home: str, every: float = 0.3, namespaces: Iterable[str] = ()
+        self, registered: Iterable[Registered], home: str, every: float = 1.0, namespaces: Iterable[str] = ()
     ) -> None:
         self.registered = tuple(registered)
         self.home = home
@@ -83,7 +85,8 @@ class Shift:
                 )
                 for start in dispatch(work, before | self.fates(), time.time(), RunLoad(limits=NO_LIMITS)).starts:
                     self._start(await reconciler.claim(start), reconciler)
-                await reconciler.wait_for_change(self.every)
+                if await reconciler.wait_for_change(self.every):
+                    await asyncio.sleep(COALESCE)
 
     def _start(self, start: Start, reconciler: Reconciler) -> None:
         if start.claims:

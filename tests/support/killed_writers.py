@@ -71,7 +71,7 @@ async def _onboard(request: str, at: int) -> None:
 
 async def _roll_out(home: str, kind: str, space: str, at: int) -> None:
     count = _counted(at)
-    async with Shift([rolling_out(home, kind)], home, namespaces=[space]) as shift:
+    async with Shift([rolling_out(home, kind)], home, 0.3, [space]) as shift:
         while shift.quiet < QUIET:
             await asyncio.sleep(0.1)
         os._exit(count())

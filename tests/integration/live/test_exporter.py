@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import yaml
 from cluster_faults import kill, own, wait_for_restart
-from crds import apply_crds
 from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import PrometheusServer, free_port
@@ -26,9 +25,9 @@ from prometheus_server import PrometheusServer, free_port
 from modelyard.autoscaling.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.exporter import serve
-from modelyard.cluster import Cluster, ClusterSettings, Lease
+from modelyard.cluster import Cluster, Lease
 from modelyard.cluster.transport import ApiRequest
-from modelyard.local.settings import Component, StackSettings
+from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
 from modelyard.metrics.client import Prometheus, PrometheusSettings
 from modelyard.objects import Key
@@ -474,29 +473,29 @@ async def test_nothing_is_served_before_the_resources_are_known(control_plane: L
     assert running.returncode == 0, log.decode()
 
 
-async def test_an_api_server_that_dies_costs_no_series_and_comes_back(tmp_path: Path) -> None:
-    settings = StackSettings(components=[Component.ETCD, Component.APISERVER])
-    with LocalStack(settings, name="exporter", directory=tmp_path) as stack:
-        await apply_crds(stack.kubeconfig)
-        async with Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)) as cluster:
-            await cluster.create(NAMESPACES, {"metadata": {"name": "chat"}})
-            await decided(cluster, "chat", "llama", 4)
-            await decided(cluster, "chat", "doomed", 1)
-            async with exporting(cluster, "chat", retry_after=0.2) as exporter:
-                assert await exporter.values() == {"llama": 4, "doomed": 1}
-                before = own(stack, Component.APISERVER).restarts
-                await asyncio.to_thread(kill, stack, Component.APISERVER)
-                assert (await exporter.values())["llama"] == 4, "a consumer sees no gap"
-                await asyncio.to_thread(wait_for_restart, stack, Component.APISERVER, before)
-                await eventually(lambda: _written(cluster, "llama", 5), "the server takes writes", 120)
-                await exporter.becomes({"llama": 5, "doomed": 1}, seconds=60)
-                await cluster.delete(VARIANTS, "doomed", "chat")
-                await exporter.becomes({"llama": 5})
+async def test_an_api_server_that_dies_costs_no_series_and_comes_back(
+    control_plane: LocalStack, control_plane_cluster: Cluster, namespace: str
+) -> None:
+    cluster = control_plane_cluster
+    await decided(cluster, namespace, "llama", 4)
+    await decided(cluster, namespace, "doomed", 1)
+    async with exporting(cluster, namespace, retry_after=0.2) as exporter:
+        assert await exporter.values() == {"llama": 4, "doomed": 1}
+        before = own(control_plane, Component.APISERVER).restarts
+        await asyncio.to_thread(kill, control_plane, Component.APISERVER)
+        try:
+            assert (await exporter.values())["llama"] == 4, "a consumer sees no gap"
+        finally:
+            await asyncio.to_thread(wait_for_restart, control_plane, Component.APISERVER, before)
+        await eventually(lambda: _written(cluster, namespace, 5), "the server takes writes", 120)
+        await exporter.becomes({"llama": 5, "doomed": 1}, seconds=60)
+        await cluster.delete(VARIANTS, "doomed", namespace)
+        await exporter.becomes({"llama": 5})
 
 
-async def _written(cluster: Cluster, name: str, replicas: int) -> bool:
+async def _written(cluster: Cluster, namespace: str, replicas: int) -> bool:
     try:
-        await decided(cluster, "chat", name, replicas, variant=False)
+        await decided(cluster, namespace, "llama", replicas, variant=False)
     except Exception:
         return False
     return True

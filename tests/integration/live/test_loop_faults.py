@@ -8,12 +8,11 @@ import http.server
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
-from cluster_faults import kill
+from cluster_faults import kill, own, wait_for_restart
 from fleet_fixture import ServedModel, eventually, quick, run_tick
 from one_tick import tick_and_die
 from prometheus_server import PrometheusServer
@@ -327,41 +326,34 @@ async def test_of_two_loops_at_once_one_writes(served: ServedModel, prometheus_s
 
 
 async def test_the_api_server_restarted_in_mid_tick(
-    tmp_path: Path, prometheus_server: PrometheusServer, metric_source: Any, monkeypatch: pytest.MonkeyPatch
+    served: ServedModel, control_plane: LocalStack, prometheus_server: PrometheusServer
 ) -> None:
     """Killed between decide and actuate: that tick fails or finishes late, the next one completes the move."""
-    from crds import apply_crds
+    await served.deploy("llama", 2)
+    await served.vary("llama")
+    served.load("llama", kv=0.76)
+    await served.reported()
+    async with Controller(quick(prometheus_server.url, served.namespace)) as loop:
+        fleet = await loop.collect()
+        decision = loop.decide(fleet)
+        before = own(control_plane, Component.APISERVER).restarts
+        kill(control_plane, Component.APISERVER)
+        try:
+            with contextlib.suppress(ClusterError):
+                await loop.actuate(fleet, decision)
 
-    from modelyard.local.settings import CONTROL_PLANE, StackSettings
-    from modelyard.objects.kinds import NAMESPACES
+            async def finished() -> bool:
+                try:
+                    await run_tick(loop)
+                    return await served.replicas("llama") == 3
+                except (ClusterError, ExceptionGroup):
+                    return False
 
-    with LocalStack(StackSettings(components=list(CONTROL_PLANE)), name="restarted", directory=tmp_path) as stack:
-        await apply_crds(stack.kubeconfig)
-        monkeypatch.setenv("KUBECONFIG", str(stack.kubeconfig))
-        async with Cluster.connect(ClusterSettings(kubeconfig=stack.kubeconfig)) as cluster:
-            await cluster.create(NAMESPACES, {"metadata": {"name": "restarted"}})
-            served = ServedModel(cluster, metric_source, "restarted", prometheus_server.url)
-            await served.deploy("llama", 2)
-            await served.vary("llama")
-            served.load("llama", kv=0.76)
-            await served.reported()
-            async with Controller(quick(prometheus_server.url, "restarted")) as loop:
-                fleet = await loop.collect()
-                decision = loop.decide(fleet)
-                await asyncio.to_thread(kill, stack, Component.APISERVER)
-                with contextlib.suppress(ClusterError):
-                    await loop.actuate(fleet, decision)
-
-                async def finished() -> bool:
-                    try:
-                        await run_tick(loop)
-                        return await served.replicas("llama") == 3
-                    except (ClusterError, ExceptionGroup):
-                        return False
-
-                await eventually(finished, "the next tick completes the move", seconds=120)
-                status = (await served.variant("llama"))["status"]
-                assert status["desiredOptimizedAlloc"]["numReplicas"] == 3
+            await eventually(finished, "the next tick completes the move", seconds=120)
+            status = (await served.variant("llama"))["status"]
+            assert status["desiredOptimizedAlloc"]["numReplicas"] == 3
+        finally:
+            await asyncio.to_thread(wait_for_restart, control_plane, Component.APISERVER, before)
 
 
 async def test_settings_survive_the_trip_to_another_process() -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from model_hub import Hub
 from node_jobs import Node
 
@@ -38,18 +39,19 @@ class Numbers:
         yield file.name.encode()[start : start + length]
 
 
-def test_a_hundred_thousand_small_files() -> None:
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_many_small_files(count: int) -> None:
     fast = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=fast) as folder, NodeStore(Path(folder)) as store:
-        source, root = Numbers(100_000), Path(folder)
+        source, root = Numbers(count), Path(folder)
         request = jobs.FetchRequest("s3://numbers", root, f"{folder}/m", "m", limits=Limits(parallel=4))
-        for expected in (100_000, 100_000):
+        for expected in (count, count):
             report = jobs.Report()
             record = ModelRecord("m", "m", request.uri)
             jobs.bring(store, source, record, request, report, jobs.Progress(lambda _: None))
-            assert (report.outcome, report.files, source.reads) == ("Fetched", 100_000, expected)
-        assert (root / "m" / "99" / "99999.txt").read_text() == "99/99999.txt"
-        assert sum(1 for _ in root.rglob("*.txt")) == 100_000
+            assert (report.outcome, report.files, source.reads) == ("Fetched", count, expected)
+        assert (root / "m" / "99" / f"{count - 1}.txt").read_text() == f"99/{count - 1}.txt"
+        assert sum(1 for _ in root.rglob("*.txt")) == count
         store.remove("m", {})
         store.collect()
         assert not (root / "m").exists()

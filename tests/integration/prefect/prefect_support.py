@@ -17,11 +17,15 @@ STAGES = ["collect", "decide", "actuate"]
 
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 120) -> Any:
-    """The first true value of ``condition``; fails, naming ``what``, when there is none within ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
+    """The first true value of ``condition``; fails, naming ``what``, when there is none within ``timeout`` seconds.
+
+    Ask ever more rarely: every question costs the server and this process CPU that other tests need.
+    """
+    begun, pause = time.monotonic(), 0.1
     while not (value := await condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout} s"
-        await asyncio.sleep(0.1)
+        assert time.monotonic() < begun + timeout, f"{what}: not within {timeout} s"
+        await asyncio.sleep(pause)
+        pause = min(1.2 * pause, 0.6)
     return value
 
 

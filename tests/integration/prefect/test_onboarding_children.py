@@ -74,6 +74,7 @@ async def test_a_killed_child_and_a_killed_parent_go_on_as_the_same_flow_runs(si
     assert not [run.name for run in await site.task_runs(parent) if run.state_type is StateType.PENDING]
 
 
+@pytest.mark.long
 async def test_cancelling_a_child_fails_the_step_of_its_parent(site: Site) -> None:
     site.hub.add("meta/stopped", NOTHING)
     site.hold()
@@ -114,6 +115,7 @@ async def test_cancelling_a_parent_cancels_its_children_also_if_it_cannot_do_so_
     assert (await site.state(child.id)).name == "Cancelled"
 
 
+@pytest.mark.long
 async def test_what_failed_completes_when_the_ui_retries_the_child_and_then_the_parent(site: Site) -> None:
     wrong = {"uri": "hf://meta/later"}
     parent, alone = await site.onboard("chat", **wrong), await site.onboard("solo", uri="hf://meta/alone")
@@ -139,6 +141,7 @@ async def test_what_failed_completes_when_the_ui_retries_the_child_and_then_the_
     assert UNSERVED in (state.message or ""), "its model was delivered, by its child or by a run of reconcile"
 
 
+@pytest.mark.long
 async def test_twice_as_many_onboardings_as_places_all_complete(site: Site) -> None:
     parents = [await site.onboard(name, uri="hf://meta/chat") for name in ("one", "two")]
     states = await asyncio.gather(*(site.ended(parent, 900) for parent in parents))

@@ -76,6 +76,7 @@ def spec_of(space: str, concurrency: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 async def test_a_benchmark_that_is_killed_in_a_step_and_retried_completes(
     local_cluster: Cluster, client: PrefectClient, space: str
 ) -> None:

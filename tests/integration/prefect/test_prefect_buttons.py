@@ -50,6 +50,8 @@ NEEDED = {
 """Deployments whose form cannot be submitted as it is, and the fields that are required."""
 SHORT = {"shift_seconds": 15, "early_end_seconds": 2}
 """What a user may set in the form of a shift."""
+LESS = {"replay": {"minutes": 2}}
+"""What a user may set in other forms: a whole replay takes long."""
 
 
 def written(folder: Path, cron: bool = False) -> Path:
@@ -72,7 +74,7 @@ async def deployed(client: PrefectClient) -> dict[str, DeploymentResponse]:
 
 async def press(client: PrefectClient, deployment: DeploymentResponse) -> State:
     """Press the button; what the run ends in."""
-    shorter = SHORT if deployment.parameters.get("shift_seconds") else {}
+    shorter = SHORT if deployment.parameters.get("shift_seconds") else LESS.get(deployment.name, {})
     run = await client.create_flow_run_from_deployment(deployment.id, parameters=shorter)
 
     async def ended() -> FlowRun | None:

@@ -662,16 +662,6 @@ async def test_a_cancelled_run_gives_up_its_lease_and_is_not_replaced(
     assert {r.id for r in await runs_of(client, deployment.id)} == before
 
 
-async def test_the_replay_deployment_runs_as_it_is(worker: PrefectWorker, client: PrefectClient) -> None:
-    """Its own manifests and trace are found from where the worker runs; only less of them is asked for."""
-    deployment = await client.read_deployment_by_name("replay/replay")
-    less = {"minutes": 1, "policies": ["fixed"]}
-    run = await client.create_flow_run_from_deployment(deployment.id, parameters=less)
-    state = (await final(client, run)).state
-    assert state is not None
-    assert state.is_completed(), state.message
-
-
 async def test_a_worker_that_a_script_put_in_the_background_can_be_stopped(
     bootstrapped: list[str], prefect_server: PrefectServer, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ async def test_a_pipeline_waits_for_a_model_as_well(
     assert f"{space}/wrong is not ready: ModelAbnormal: InvalidSpec: spec.backends[0].modelURI" in (wrong.message or "")
 
 
+@pytest.mark.long
 async def test_a_roll_out_that_is_killed_in_a_step_and_retried_completes(
     local_cluster: Cluster, client: PrefectClient, space: str
 ) -> None:

@@ -95,7 +95,7 @@ class Benchmarks(Services):
                         for child in () if known else one.children():
                             self._found.add(one)
                             return child
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.5)  # a look at every process's environment costs much
 
 
 def state(*wanted: str) -> Callable[[Object], bool]:
@@ -225,6 +225,7 @@ async def test_a_full_claim_is_told_and_measured_into_once_there_is_room(
         assert (run.scenario, run.failed) == ("D(20,10)", 0)
 
 
+@pytest.mark.long
 async def test_a_direct_endpoint_is_measured_into_every_kind_of_bucket_and_measured_anew(
     services: Services, benchmarks: Benchmarks, home: str
 ) -> None:

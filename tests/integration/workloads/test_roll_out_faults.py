@@ -109,7 +109,7 @@ async def follow(fleets: Fleets, spaces: list[str]) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("kind", ["InferenceService", "Model"])
+@pytest.mark.parametrize("kind", ["InferenceService", pytest.param("Model", marks=pytest.mark.long)])
 async def test_whoever_is_killed_at_any_write_is_followed_to_the_same_end(fleets: Fleets, kind: str) -> None:
     if kind == "Model":
         fleets.of_models()

@@ -28,6 +28,7 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("quality.cells")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [(), ((90.0, 5), (300.0, 1), (330.0, 4), (480.0, 2))])
 def test_compiled_engines_do_what_the_replay_does(tools: Any, changes: tuple[tuple[float, int], ...]) -> None:
     """Request by request, through overload, late starts, draining and kills, on an engine of the comparison."""
@@ -58,6 +59,7 @@ def test_a_disagreement_names_the_request(tools: Any, monkeypatch: pytest.Monkey
         compiled(small.trace, replace(other, engine=replace(other.engine, jitter=0.1)), SLO(), small.settings)
 
 
+@pytest.mark.long
 def test_a_small_form_of_the_comparison(tools: Any, tmp_path: Path) -> None:
     """The aim at attainment on a step it was never tuned on; the schedule is between the bound and the fixed fleet, and
     all minutes are in the calibration."""
@@ -106,6 +108,7 @@ def test_predicted_and_seen_misses_by_load(tools: Any) -> None:
     assert found[10] == pytest.approx((1, 10, 10.0, 6.0), rel=0.2)
 
 
+@pytest.mark.long
 def test_several_models_on_scarce_gpus(tools: Any, tmp_path: Path) -> None:
     """Two models with the same traffic, that want four GPUs of three at its peak: no more are held than there are, and
     the one that matters more is the better served; the table has what the rows say."""
