@@ -20,7 +20,7 @@ from modelyard.models.sources.proxies import read_proxy
 from modelyard.models.sources.source import RangesIgnored, check_address, check_host
 
 CHUNK = 1 << 20
-TOKEN_LIMIT = 1 << 16
+TOKEN_LIMIT = 1 << 20
 """Bytes of an answer with a token."""
 _FIRST_READ = 64 << 10
 """Bytes that are read at once in the beginning."""
