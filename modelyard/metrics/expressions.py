@@ -12,10 +12,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from modelyard.fairness import interleave
 from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusTimeout, Sample
+from modelyard.metrics.queries import Answers, Expression
 from modelyard.metrics.scope import scoped
 from modelyard.metrics.values import Allowed
 from modelyard.objects import Key
@@ -36,17 +37,6 @@ TOTAL_SECONDS = 6.0
 """Limit of all that are asked together."""
 MAX_ANSWER = 2**20
 """Bytes of an answer."""
-
-
-class Expression(NamedTuple):
-    """PromQL of somebody in a namespace."""
-
-    namespace: str
-    text: str
-
-
-Answers = Mapping[Expression, float | str]
-"""A number by expression, or why there is none."""
 
 
 class Expressions:

@@ -168,3 +168,28 @@ def _series(line: str) -> tuple[_Series, float]:
     (family,) = text_string_to_metric_families(line)
     ((name, labels, value, *_),) = family.samples
     return _Series(name, frozenset(labels.items())), float(value)
+
+
+class MetricsEndpoint(NamedTuple):
+    """A pod to scrape. ``start`` changes when its containers start anew, and with it every counter."""
+
+    uid: str
+    start: str
+    name: str
+    ip: str
+    namespace: str = ""
+
+
+class Scrape(NamedTuple):
+    """One page to read."""
+
+    endpoint: MetricsEndpoint
+    port: int
+    uri: str
+    scheme: str = "http"
+
+    @property
+    def url(self) -> str:
+        """``http://host:port/path`` with IPv6 addresses in brackets."""
+        host = f"[{self.endpoint.ip}]" if ":" in self.endpoint.ip else self.endpoint.ip
+        return f"{self.scheme}://{host}:{self.port}{self.uri}"

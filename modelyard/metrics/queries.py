@@ -7,9 +7,9 @@ WVA saturation reference, "Replica signals" and "Token-analyzer signals"; WVA SL
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache, wraps
-from typing import ParamSpec
+from typing import NamedTuple, ParamSpec
 
 from modelyard.metrics.values import Measure, Needed, Over, PodPerformance, PodSignal
 from modelyard.metrics.vocabulary import ENGINES, Engine, Join, Signal, ranks
@@ -296,3 +296,14 @@ def offered_load(window: float, namespaces: Iterable[str] = ()) -> str:
         part("waiting", Signal.WAITING, grown),
     )
     return f"clamp_min(sum by ({MODEL}) ({' or '.join(parts)}), 0)"
+
+
+class Expression(NamedTuple):
+    """PromQL of somebody in a namespace."""
+
+    namespace: str
+    text: str
+
+
+Answers = Mapping[Expression, float | str]
+"""A number by expression, or why there is none."""

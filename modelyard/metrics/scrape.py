@@ -11,10 +11,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from modelyard.fairness import by_owner, divide, interleave
-from modelyard.metrics.pages import Page, parse
+from modelyard.metrics.pages import Page, Scrape, parse
 
 if TYPE_CHECKING:
     import aiohttp
@@ -36,31 +36,6 @@ SLOW = 0.05
 """CPU seconds for a page from which on its pod is a suspect: an ordinary one takes a thousandth."""
 SLUGGISH = 1.0
 """Seconds until the answer is complete from which on its pod is a suspect."""
-
-
-class MetricsEndpoint(NamedTuple):
-    """A pod to scrape. ``start`` changes when its containers start anew, and with it every counter."""
-
-    uid: str
-    start: str
-    name: str
-    ip: str
-    namespace: str = ""
-
-
-class Scrape(NamedTuple):
-    """One page to read."""
-
-    endpoint: MetricsEndpoint
-    port: int
-    uri: str
-    scheme: str = "http"
-
-    @property
-    def url(self) -> str:
-        """``http://host:port/path`` with IPv6 addresses in brackets."""
-        host = f"[{self.endpoint.ip}]" if ":" in self.endpoint.ip else self.endpoint.ip
-        return f"{self.scheme}://{host}:{self.port}{self.uri}"
 
 
 class Scraper:

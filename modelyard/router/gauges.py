@@ -14,8 +14,8 @@ import orjson
 
 from modelyard.fairness import RoundRobin
 from modelyard.metrics.engine_api import model_names, request_models
-from modelyard.metrics.pages import Page
-from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
+from modelyard.metrics.pages import MetricsEndpoint, Page, Scrape
+from modelyard.metrics.scrape import Scraper
 from modelyard.metrics.vocabulary import ENGINES, Family, Signal
 from modelyard.router.body_reader import count_values
 from modelyard.router.processor_shares import ProcessorShares

@@ -16,9 +16,9 @@ from typing import Any
 from modelyard.cluster import Cluster, ClusterError, NotFound, UnknownKind
 from modelyard.metrics.client import Sample
 from modelyard.metrics.loads import Pair
-from modelyard.metrics.pages import Page
+from modelyard.metrics.pages import MetricsEndpoint, Page, Scrape
 from modelyard.metrics.queries import QUEUE_SIZES
-from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
+from modelyard.metrics.scrape import Scraper
 from modelyard.metrics.signals import gateway_queue
 from modelyard.objects import Key, parse
 from modelyard.objects.kinds import PODS, SERVICES

@@ -26,9 +26,9 @@ from modelyard.backoff import Backoff
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.fairness import interleave
 from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.expressions import MOST, Expression, Expressions
+from modelyard.metrics.expressions import MOST, Expressions
 from modelyard.metrics.loads import Pair
-from modelyard.metrics.queries import GATEWAY_QUEUE, gateway_waiting
+from modelyard.metrics.queries import GATEWAY_QUEUE, Expression, gateway_waiting
 from modelyard.metrics.scrape import Scraper
 from modelyard.metrics.signals import gateway_queue
 from modelyard.metrics.values import queued_for, with_errors

@@ -28,9 +28,8 @@ from modelyard.autoscaling.strategies import binding_strategy
 from modelyard.autoscaling.view import BindingView
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import samples
-from modelyard.metrics.expressions import Answers, Expression
-from modelyard.metrics.pages import Page, PageSample
-from modelyard.metrics.scrape import MetricsEndpoint, Scrape
+from modelyard.metrics.pages import MetricsEndpoint, Page, PageSample, Scrape
+from modelyard.metrics.queries import Answers, Expression
 from modelyard.metrics.vocabulary import VLLM
 from modelyard.objects import Key, Pod, Workload, WorkloadId, parse
 from modelyard.objects.kinds import NAMESPACES

@@ -22,7 +22,8 @@ from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics import expressions as module
 from modelyard.metrics.client import Prometheus, PrometheusSettings
-from modelyard.metrics.expressions import AT_ONCE, MAX_ANSWER, MOST, PLACES, Expression, Expressions
+from modelyard.metrics.expressions import AT_ONCE, MAX_ANSWER, MOST, PLACES, Expressions
+from modelyard.metrics.queries import Expression
 from modelyard.metrics.scope import scoped
 from modelyard.metrics.values import Allowed
 from modelyard.objects import Key

@@ -26,8 +26,7 @@ from modelyard.autoscaling.offline.manifests import manifest
 from modelyard.autoscaling.offline.snapshot import read_snapshot
 from modelyard.autoscaling.settings import FleetSettings
 from modelyard.autoscaling.view import BindingView, TargetView
-from modelyard.metrics.pages import Page, parse
-from modelyard.metrics.scrape import Scrape
+from modelyard.metrics.pages import Page, Scrape, parse
 from modelyard.objects import Key, Workload, WorkloadId
 from modelyard.reconcile.mirror import Store
 from modelyard.reconcile.plan import Plan

@@ -7,8 +7,7 @@ from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
 from modelyard.autoscaling.live.bindings.values import Histories, Measured, Reading, demand_metrics
 from modelyard.autoscaling.live.bindings.views import TargetPlan, give_way, scrapes
 from modelyard.autoscaling.view import BindingView
-from modelyard.metrics.pages import Page, parse
-from modelyard.metrics.scrape import MetricsEndpoint, Scrape
+from modelyard.metrics.pages import MetricsEndpoint, Page, Scrape, parse
 from modelyard.objects import Key, Workload, WorkloadId
 
 WANTED = ("queue", "served_total", *demand_metrics())

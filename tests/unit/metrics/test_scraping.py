@@ -13,8 +13,8 @@ from metric_endpoints import Endpoints, Handler, cut, dripping, endless, hang, n
 from own_authority import vouched
 
 from modelyard.metrics import scrape
-from modelyard.metrics.pages import Page
-from modelyard.metrics.scrape import CONCURRENCY, MOST_PAGES, MetricsEndpoint, Scrape, Scraper
+from modelyard.metrics.pages import MetricsEndpoint, Page, Scrape
+from modelyard.metrics.scrape import CONCURRENCY, MOST_PAGES, Scraper
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 
 from modelyard.metrics.bounded_connection import MOST_HEAD, MOST_INTERIM, SLICE, BoundedConnection
-from modelyard.metrics.scrape import MetricsEndpoint, Scrape, Scraper
+from modelyard.metrics.pages import MetricsEndpoint, Scrape
+from modelyard.metrics.scrape import Scraper
 from modelyard.router.pod_client import PodAnswer, PodClient
 from modelyard.router.pod_connection import HEAD_SLICE, PAUSE_AT, PodConnector
 from modelyard.router.processor_shares import ProcessorShares

@@ -17,7 +17,7 @@ from modelyard.autoscaling.fleet import Workloads
 from modelyard.autoscaling.handling import ACTUATION, COMPATIBILITY
 from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory
 from modelyard.autoscaling.view import BindingView, PolicyView
-from modelyard.metrics.expressions import Expression
+from modelyard.metrics.queries import Expression
 from modelyard.objects import Key, Namespace, TargetRef, Workload, WorkloadId
 from modelyard.objects.documents import few, listed, parse_document, shown
 from modelyard.objects.durations import parse_go_duration

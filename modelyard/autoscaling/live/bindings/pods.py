@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelyard.autoscaling.startup import learn_startup
-from modelyard.metrics.scrape import MetricsEndpoint
+from modelyard.metrics.pages import MetricsEndpoint
 from modelyard.objects import Pod, Workload
 from modelyard.objects.selectors import parse_selector
 from modelyard.reconcile.plan import Store

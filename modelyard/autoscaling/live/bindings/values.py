@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.samples import PodHistory, joined, pod_values
 from modelyard.autoscaling.live.bindings.pods import Instance
-from modelyard.metrics.pages import Page
-from modelyard.metrics.scrape import Scrape
+from modelyard.metrics.pages import Page, Scrape
 from modelyard.metrics.vocabulary import Signal, names_of
 
 

@@ -11,8 +11,8 @@ from modelyard.autoscaling.live.bindings.objects import BindingSpec, PolicySpec,
 from modelyard.autoscaling.live.bindings.pods import TargetPods
 from modelyard.autoscaling.live.bindings.values import Measured, demand_metrics
 from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
-from modelyard.metrics.expressions import Answers
-from modelyard.metrics.scrape import Scrape
+from modelyard.metrics.pages import Scrape
+from modelyard.metrics.queries import Answers
 from modelyard.objects import Key, Workload
 from modelyard.objects.documents import few
 from modelyard.resources.annotations import WAKE_QUERY
