@@ -31,14 +31,18 @@ from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
-from modelyard.models import bringing, jobs, legs, names, world
-from modelyard.models.lifecycle import ModelDelivery
-from modelyard.models.settings import DeliverySettings
-from modelyard.models.world import Delivered, ReportEntry
+from modelyard.models.delivery import bringing
+from modelyard.models.delivery import jobs
+from modelyard.models.delivery import legs
+from modelyard.models.delivery import names
+from modelyard.models.delivery import world
+from modelyard.models.delivery.lifecycle import ModelDelivery
+from modelyard.models.storage.settings import DeliverySettings
+from modelyard.models.delivery.world import Delivered, ReportEntry
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES
-from modelyard.reconcile.carry_out import carry_out
-from modelyard.reconcile.fence import Fence
-from modelyard.reconcile.reconciler import Reconciler, Registered
+from modelyard.reconcile.kernel.carry_out import carry_out
+from modelyard.reconcile.kernel.fence import Fence
+from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
 
 HOME = "modelyard"
 MODELS = names.CLUSTER_BASE_MODELS

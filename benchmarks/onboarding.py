@@ -24,18 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from modelyard.benchmarks.values import LatencySpread, MeasuredRun
+from modelyard.benchmarks.records.values import LatencySpread, MeasuredRun
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
-from modelyard.onboarding.choose import choose
-from modelyard.onboarding.report import load_check
+from modelyard.onboarding.planning.choose import choose
+from modelyard.onboarding.planning.report import load_check
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.replay.closed_loop import Point, closed_loop
+from modelyard.replay.fitting.closed_loop import Point, closed_loop
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import simulate
-from modelyard.replay.steady import steady_load
-from modelyard.replay.variants import VariantSpec
+from modelyard.replay.backtest.simulate import simulate
+from modelyard.replay.backtest.steady import steady_load
+from modelyard.replay.simulation.variants import VariantSpec
 
 REQUESTS = 2000
 NAMES = ("large", "middle", "small")
@@ -169,7 +169,7 @@ async def live(out: Path) -> None:
     from modelyard.cluster.transport import ApiRequest, Transport
     from modelyard.local.settings import CONTROL_PLANE, Component, StackSettings
     from modelyard.objects.kinds import CONFIG_MAPS
-    from modelyard.traffic.trace import read_trace
+    from modelyard.traffic.traces.trace import read_trace
 
     scenario = Scenario()
     trace = read_trace(TRACE).stretch(scenario.start_minute, scenario.minutes)

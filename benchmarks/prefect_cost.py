@@ -32,8 +32,8 @@ from flows.autoscale import Autoscaling
 from flows.forms import flat
 from flows.parameters import AutoscaleParameters
 from flows.shift import run_shift
-from modelyard.autoscaling.decision import TickDecision
-from modelyard.reconcile.report import Change, TickReport
+from modelyard.autoscaling.decisions.decision import TickDecision
+from modelyard.reconcile.plans.report import Change, TickReport
 
 TICKS_PER_DAY = 5760
 TASKS = 2

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from deployments.demo.scenario import Scenario
-from modelyard.autoscaling.kinds import VARIANTS as KIND
+from modelyard.autoscaling.fleet.kinds import VARIANTS as KIND
 from modelyard.objects.kinds import DEPLOYMENTS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))

@@ -16,18 +16,18 @@ from pathlib import Path
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.engine.config import PROFILES
 from modelyard.engine.core import EngineCore
 from modelyard.objects import Key
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.parse import make, split
-from modelyard.replay.report import summarize
+from modelyard.replay.backtest.report import summarize
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import simulate
-from modelyard.replay.variants import VariantSpec, variants_of
-from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace, read_trace
+from modelyard.replay.backtest.simulate import simulate
+from modelyard.replay.simulation.variants import VariantSpec, variants_of
+from modelyard.traffic.traces.latency import SLO
+from modelyard.traffic.traces.trace import Trace, read_trace
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = ROOT / "benchmarks/data/azure-llm-inference-2023-conversation.csv"

@@ -35,7 +35,7 @@ from router_fronts import BARE, ENGINE, EVENTS, PODS, ROUTER
 
 from modelyard.local.binaries.apt import Apt
 from modelyard.local.paths import BinaryNotFound, cache_dir
-from modelyard.router.workers import METRICS, SHARED
+from modelyard.router.process.workers import METRICS, SHARED
 
 NGINX = 18713
 FRONTS = Path(__file__).with_name("router_fronts.py")

@@ -29,7 +29,7 @@ from router import FRONTS, at_rate_of, percentiles, posted, started
 from router_fronts import ENGINE
 
 from modelyard.objects import Key, Pod
-from modelyard.router.service import RouterProcess
+from modelyard.router.process.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing import objects
 

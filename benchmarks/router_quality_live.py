@@ -26,7 +26,7 @@ import uvloop
 from router_quality import BLOCK, SETS, Asked, play, read
 
 from modelyard.objects.parse import pod as parse_pod
-from modelyard.router.service import RouterProcess
+from modelyard.router.process.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing import objects
 from modelyard.routing.plugins import Configuration, Plugins

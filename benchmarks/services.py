@@ -38,19 +38,19 @@ from modelyard.cluster import Cluster, ClusterSettings, Object
 from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.models.delivery.names import CLUSTER_BASE_MODELS
 from modelyard.objects import Namespace
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
-from modelyard.reconcile.dispatch import Acting, Start
-from modelyard.reconcile.plan import ServedKind
-from modelyard.reconcile.reconciler import Reconciler, Registered
-from modelyard.reconcile.run_view import act
-from modelyard.workloads.files import served
-from modelyard.workloads.lifecycle import ServiceRollOut
-from modelyard.workloads.render import render
-from modelyard.workloads.settings import ServingSettings
-from modelyard.workloads.values import Abilities, Rendered
-from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES, RUNTIMES_WANTED, child_kinds, service
+from modelyard.reconcile.plans.dispatch import Acting, Start
+from modelyard.reconcile.plans.plan import ServedKind
+from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
+from modelyard.reconcile.kernel.run_view import act
+from modelyard.workloads.rendering.files import served
+from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
+from modelyard.workloads.rendering.render import render
+from modelyard.workloads.rendering.settings import ServingSettings
+from modelyard.workloads.rendering.values import Abilities, Rendered
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, RUNTIMES, RUNTIMES_WANTED, child_kinds, service
 
 HOME, SPACES, ROUNDS = "modelyard", 20, 11
 REQUESTS = re.compile(r'^apiserver_request_total\{.*verb="([A-Z]+)".*\} (\S+)$', re.MULTILINE)

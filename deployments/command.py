@@ -73,8 +73,8 @@ def autoscale(
     given |= {name: value for name, value in named.items() if value is not None}
     fleet: dict[str, Any] = {"dry_run": True} if dry_run else {}
     if settings:
-        from modelyard.autoscaling.offline.files import one_document
-        from modelyard.autoscaling.settings import FleetSettings
+        from modelyard.autoscaling.configuration.files import one_document
+        from modelyard.autoscaling.configuration.settings import FleetSettings
 
         read = one_document(settings, FleetSettings, "give fleet settings with --settings")
         fleet = read.model_dump(exclude_unset=True) | fleet

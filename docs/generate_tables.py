@@ -25,17 +25,17 @@ from pydantic_core import PydanticUndefined
 
 from flows.forms import field_names
 from flows.parameters import AutoscaleParameters, DeliverParameters, ReconcileParameters, VerifyParameters
-from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.fleet.fleet import Variant
+from modelyard.autoscaling.reading import observe
 from modelyard.autoscaling.live.controller_gauges import ControllerCollector, LeaseState, Told
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
-from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION
+from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.memory.variants import ANNOTATION as STATE, SLOMemory, VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.client import PrometheusSettings
-from modelyard.models.settings import DeliverySettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.metrics.prometheus.client import PrometheusSettings
+from modelyard.models.storage.settings import DeliverySettings
 from modelyard.objects import Condition, Key
 from modelyard.objects.accelerators import FAMILIES
 from modelyard.resources import KINDS, Resource

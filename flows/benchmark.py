@@ -18,10 +18,10 @@ from prefect.states import Completed, Failed
 from flows.forms import flat, run_parameters
 from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters
 from flows.run_order import RunOrder, carry_out, key_named
-from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.world import RE_RUN
+from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.jobs.world import RE_RUN
 from modelyard.objects.documents import counted, cut, few, first_of
-from modelyard.reconcile.object_result import ObjectResult, ResultState
+from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
 from tasks.benchmark import (
     compare,
     find_drift,

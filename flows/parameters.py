@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from flows.forms import Unseen
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.benchmarks.compare import parse_condition
+from modelyard.benchmarks.measuring.compare import parse_condition
 from modelyard.objects.documents import first_of
 from modelyard.objects.limits import CONTROLLER_NAMESPACE
 from modelyard.onboarding.request import OnboardInput

@@ -19,11 +19,11 @@ from flows.forms import flat, run_parameters
 from flows.parameters import ReplayParameters
 from flows.run_files import check_run_files
 from modelyard.objects.markdown import cells, unformatted
-from modelyard.replay.compare import batches
-from modelyard.replay.output import REPORT
-from modelyard.replay.report import Summary
-from modelyard.replay.scenario import read_scenario
-from modelyard.replay.summary_table import in_short, row
+from modelyard.replay.backtest.compare import batches
+from modelyard.replay.backtest.output import REPORT
+from modelyard.replay.backtest.report import Summary
+from modelyard.replay.backtest.scenario import read_scenario
+from modelyard.replay.backtest.summary_table import in_short, row
 from modelyard.reports import check, link
 from tasks.journal import ProgressBar, write
 from tasks.replay import Comparison, replay_batch, write_reports

@@ -34,9 +34,9 @@ from prefect.states import AwaitingRetry, Pending
 from modelyard.backoff import Backoff
 from modelyard.cluster import Cluster
 from modelyard.objects import ResourceType
-from modelyard.reconcile.dispatch import Claim, child_claim, is_own_key
-from modelyard.reconcile.plan import CLAIM, Subject
-from modelyard.reconcile.run_limits import RunAdmission
+from modelyard.reconcile.plans.dispatch import Claim, child_claim, is_own_key
+from modelyard.reconcile.plans.plan import CLAIM, Subject
+from modelyard.reconcile.plans.run_limits import RunAdmission
 from tasks.flow_runs import CALL_TIMEOUT, create_run, read_load
 from tasks.reconcile import CHILD_RETRIES
 

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from prefect import get_run_logger, task
 
-from modelyard.models.requests import read_state, request_model
-from modelyard.models.transfers import node_outcome, received
-from modelyard.models.world import VERIFY
+from modelyard.models.execution.requests import read_state, request_model
+from modelyard.models.execution.transfers import node_outcome, received
+from modelyard.models.delivery.world import VERIFY
 from modelyard.objects import Key
 from modelyard.objects.parse import timestamp
-from modelyard.reconcile.object_result import ObjectResult
-from modelyard.reconcile.plan import StepId
+from modelyard.reconcile.plans.object_result import ObjectResult
+from modelyard.reconcile.plans.plan import StepId
 from tasks.claims import claim_free
 from tasks.journal import show_table
 from tasks.stage import BRIEF, REPORT

@@ -27,8 +27,8 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
 from modelyard.objects.documents import first_of
-from modelyard.reconcile.plan import Subject
-from modelyard.reconcile.run_limits import PLACES, RUNS, ActiveRun, RunLimits, RunLoad
+from modelyard.reconcile.plans.plan import Subject
+from modelyard.reconcile.plans.run_limits import PLACES, RUNS, ActiveRun, RunLimits, RunLoad
 
 CALL_TIMEOUT = 5.0
 """Seconds that one call of the Prefect API may take."""

@@ -18,7 +18,7 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 
 from modelyard.objects.markdown import cells, plain
-from modelyard.reconcile.report import Row, TickReport
+from modelyard.reconcile.plans.report import Row, TickReport
 
 CALL_TIMEOUT = 10.0
 """Seconds one call to the Prefect API may take. Generous: a busy server that is cut off does the work all the same."""

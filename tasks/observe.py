@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import asyncio
 
-from modelyard.benchmarks.world import BENCHMARK_JOBS
-from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.metrics.routed import read_routed
-from modelyard.metrics.served import read_served
-from modelyard.models.lifecycle import ModelDelivery
-from modelyard.models.names import BASE_MODELS
-from modelyard.models.transfers import read_progress
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.prometheus.routed import read_routed
+from modelyard.metrics.prometheus.served import read_served
+from modelyard.models.delivery.lifecycle import ModelDelivery
+from modelyard.models.delivery.names import BASE_MODELS
+from modelyard.models.execution.transfers import read_progress
 from modelyard.objects import Key
-from modelyard.onboarding.lifecycle import Onboarding
-from modelyard.onboarding.plan import name_of
-from modelyard.onboarding.progress import object_of
-from modelyard.reconcile.plan import StepId
-from modelyard.reconcile.run_view import RunView
+from modelyard.onboarding.planning.lifecycle import Onboarding
+from modelyard.onboarding.planning.plan import name_of
+from modelyard.onboarding.planning.progress import object_of
+from modelyard.reconcile.plans.plan import StepId
+from modelyard.reconcile.kernel.run_view import RunView
 from modelyard.routing.rolling import RouteReading, RouteWatch
 from modelyard.routing.route_roll_out import RouteRollOuts, RouteStanding
-from modelyard.workloads.gates import GateReading, GateWatch
-from modelyard.workloads.lifecycle import RollOut
-from modelyard.workloads.rollout_state import Standing
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.workloads.roll_out.gates import GateReading, GateWatch
+from modelyard.workloads.roll_out.lifecycle import RollOut
+from modelyard.workloads.roll_out.rollout_state import Standing
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 from tasks.children import EVERY as FOLLOWED, ChildKind, follow_child
 
 EVERY = 5.0

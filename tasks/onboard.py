@@ -12,17 +12,17 @@ from prefect.artifacts import MarkdownArtifact
 from modelyard.cluster import NotFound
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.onboarding.expected import class_targets, expected
-from modelyard.onboarding.lifecycle import Onboarding
-from modelyard.onboarding.objects import order_key
-from modelyard.onboarding.plan import name_of
-from modelyard.onboarding.report import LoadCheck, markdown, onboarding_result, spent, table
+from modelyard.onboarding.planning.expected import class_targets, expected
+from modelyard.onboarding.planning.lifecycle import Onboarding
+from modelyard.onboarding.planning.objects import order_key
+from modelyard.onboarding.planning.plan import name_of
+from modelyard.onboarding.planning.report import LoadCheck, markdown, onboarding_result, spent, table
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.onboarding.service_check import check_service, simulate_load
-from modelyard.onboarding.start import OnboardRefused, retry_failed, take_over
-from modelyard.reconcile.object_result import ObjectResult
-from modelyard.reconcile.run_view import Superseded
-from modelyard.traffic.trace import read_trace
+from modelyard.onboarding.execution.service_check import check_service, simulate_load
+from modelyard.onboarding.execution.start import OnboardRefused, retry_failed, take_over
+from modelyard.reconcile.plans.object_result import ObjectResult
+from modelyard.reconcile.kernel.run_view import Superseded
+from modelyard.traffic.traces.trace import read_trace
 from tasks.children import retry_child
 from tasks.claims import reason_to_leave
 from tasks.journal import show

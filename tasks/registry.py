@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.world import RE_RUN
-from modelyard.metrics.client import PrometheusSettings
-from modelyard.models.lifecycle import ModelDelivery
-from modelyard.models.names import KINDS as MODEL_KINDS
-from modelyard.models.world import NUDGE
+from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.jobs.world import RE_RUN
+from modelyard.metrics.prometheus.client import PrometheusSettings
+from modelyard.models.delivery.lifecycle import ModelDelivery
+from modelyard.models.delivery.names import KINDS as MODEL_KINDS
+from modelyard.models.delivery.world import NUDGE
 from modelyard.objects import Key, ResourceType
-from modelyard.onboarding.lifecycle import Onboarding
-from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.plan import Lifecycle, StepId
-from modelyard.reconcile.reconciler import Registered
-from modelyard.reconcile.run_view import RunView
+from modelyard.onboarding.planning.lifecycle import Onboarding
+from modelyard.reconcile.plans.dispatch import Acting
+from modelyard.reconcile.plans.plan import Lifecycle, StepId
+from modelyard.reconcile.kernel.reconciler import Registered
+from modelyard.reconcile.kernel.run_view import RunView
 from modelyard.routing.objects import ROUTES
 from modelyard.routing.route_roll_out import RouteRollOuts
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
+from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
 from tasks.observe import compare_revisions, compare_servers, follow_children, read_transfer
 
 Observe = Callable[[RunView, str, Key, StepId], Awaitable[float]]

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 from prefect import task
 from prefect.tasks import exponential_backoff
 
-from modelyard.replay.compare import Batch, BatchResult, replay as replay_here
-from modelyard.replay.output import write_report
-from modelyard.replay.scenario import Scenario
+from modelyard.replay.backtest.compare import Batch, BatchResult, replay as replay_here
+from modelyard.replay.backtest.output import write_report
+from modelyard.replay.backtest.scenario import Scenario
 from tasks.journal import ProgressBar
 from tasks.stage import STAGE, shared
 

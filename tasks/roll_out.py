@@ -10,16 +10,16 @@ from prefect import task
 from prefect.artifacts import MarkdownArtifact
 
 from modelyard.hosts import HostsFile
-from modelyard.metrics.engine_api import request_status
+from modelyard.metrics.endpoints.engine_api import request_status
 from modelyard.objects import Key, parse
 from modelyard.objects.documents import few, listed
 from modelyard.objects.kinds import PODS
-from modelyard.reconcile.object_result import ObjectResult
-from modelyard.reconcile.run_view import look
+from modelyard.reconcile.plans.object_result import ObjectResult
+from modelyard.reconcile.kernel.run_view import look
 from modelyard.runtimes.protocols import health_paths
-from modelyard.workloads.lifecycle import RollOut
-from modelyard.workloads.roll_out_report import EngineAnswer, change_lines, component_rows, service_result
-from modelyard.workloads.values import Refused, Rendered
+from modelyard.workloads.roll_out.lifecycle import RollOut
+from modelyard.workloads.roll_out.roll_out_report import EngineAnswer, change_lines, component_rows, service_result
+from modelyard.workloads.rendering.values import Refused, Rendered
 from tasks.journal import show, show_table
 from tasks.stage import BRIEF, REPORT
 from tasks.steps import OpenRun, RunRef, open_run

@@ -9,8 +9,8 @@ from prefect.artifacts import MarkdownArtifact
 
 from modelyard.objects import Key
 from modelyard.objects.markdown import unformatted
-from modelyard.reconcile.object_result import ObjectResult, ResultState
-from modelyard.reconcile.run_view import look
+from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
+from modelyard.reconcile.kernel.run_view import look
 from modelyard.routing.objects import ROUTES
 from modelyard.routing.rolling import MEMORY, ROLLED_OUT, WISH, RouteRollOut
 from modelyard.routing.route_roll_out import RouteRollOuts, RouteStanding

@@ -19,9 +19,9 @@ from prefect.states import Completed, Failed
 from modelyard.cluster import Cluster, ClusterSettings, NotFound, Object
 from modelyard.objects import Key
 from modelyard.objects.documents import cut, few, printable
-from modelyard.reconcile.object_result import ObjectResult, ResultState, failures
-from modelyard.reconcile.plan import PlanStep, StepId
-from modelyard.reconcile.run_view import (
+from modelyard.reconcile.plans.object_result import ObjectResult, ResultState, failures
+from modelyard.reconcile.plans.plan import PlanStep, StepId
+from modelyard.reconcile.kernel.run_view import (
     LONGEST_WAIT,
     Acted,
     RunView,

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from quality.workloads import fluid
 
 from modelyard.autoscaling.sizing.stalls import Sizes, Speed, sizes_of
-from modelyard.autoscaling.variants.slo.attainment import Holding, holding_of
+from modelyard.autoscaling.variants.attainment import Holding, holding_of
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.metrics import one_two_five
-from modelyard.metrics.queries import SIZED
-from modelyard.replay.report import MINUTE, Timeline
-from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace
+from modelyard.metrics.vocabulary.queries import SIZED
+from modelyard.replay.backtest.report import MINUTE, Timeline
+from modelyard.traffic.traces.latency import SLO
+from modelyard.traffic.traces.trace import Trace
 
 TENTHS = 11
 """The last one is a load of 1 and more, at which all are taken to miss."""

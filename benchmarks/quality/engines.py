@@ -1,5 +1,5 @@
 """The simulated engines and their router compiled: the same rules as ``modelyard.engine.core`` and
-``modelyard.replay.fleet``, request by request. For searches that run a fleet hundreds of times.
+``modelyard.replay.simulation.fleet``, request by request. For searches that run a fleet hundreds of times.
 
 What the published table says of a policy comes from ``modelyard replay`` itself. ``agreement`` compares both request by
 request. Left out: jitter, prefix caches, queue limits, nodes, longest gaps. Times are seconds.

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from quality import engines
 
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.variants import VariantSpec
-from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace
+from modelyard.replay.simulation.variants import VariantSpec
+from modelyard.traffic.traces.latency import SLO
+from modelyard.traffic.traces.trace import Trace
 
 Change = tuple[float, int]
 """From a time on, so many replicas are asked for."""

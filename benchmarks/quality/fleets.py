@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from modelyard.engine.config import PROFILES
-from modelyard.replay.scenario import ReplayedFleet, read_fleet
+from modelyard.replay.backtest.scenario import ReplayedFleet, read_fleet
 
 MODEL = "llama-8b"
 COSTS = {"l40s": 12.0, "h100": 40.0}

@@ -17,9 +17,9 @@ from quality.fleet import Change, FastFleet, Outcome, follow
 from quality.workloads import fluid
 
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.variants import VariantSpec
-from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace
+from modelyard.replay.simulation.variants import VariantSpec
+from modelyard.traffic.traces.latency import SLO
+from modelyard.traffic.traces.trace import Trace
 
 GRID = 30.0
 """Seconds between the times at which a schedule may change."""

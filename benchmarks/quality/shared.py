@@ -17,18 +17,18 @@ from quality.cells import SLO_AIM, Cell, told, tuned_keda
 from quality.fleets import COSTS, shared_fleet
 from quality.search import Search
 
-from modelyard.autoscaling.variants.slo.attainment import needed
+from modelyard.autoscaling.variants.attainment import needed
 from modelyard.engine.config import PROFILES
 from modelyard.objects import Key
-from modelyard.replay.fleet import SimulatedFleet
-from modelyard.replay.metrics import Metrics
+from modelyard.replay.simulation.fleet import SimulatedFleet
+from modelyard.replay.simulation.metrics import Metrics
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import SYNC, KEDAPolicy
 from modelyard.replay.policies.parse import make, split
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import Run, simulate
-from modelyard.replay.variants import VariantSpec
-from modelyard.traffic.trace import Trace
+from modelyard.replay.backtest.simulate import Run, simulate
+from modelyard.replay.simulation.variants import VariantSpec
+from modelyard.traffic.traces.trace import Trace
 
 MODELS = ("first", "second", "third")
 """The most important first."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelyard.engine.config import EngineConfig
-from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace, read_trace
+from modelyard.traffic.traces.latency import SLO
+from modelyard.traffic.traces.trace import Trace, read_trace
 
 DATA: Final = Path(__file__).resolve().parent.parent / "data"
 HOUR: Final = DATA / "azure-llm-inference-2023-conversation.csv"

@@ -17,7 +17,7 @@ import urllib3
 from aiohttp import web
 from fleet_fixture import MetricSource
 
-from modelyard.metrics.vocabulary import VLLM, Kind, Signal
+from modelyard.metrics.vocabulary.vocabulary import VLLM, Kind, Signal
 
 PROMPT, OUTPUT = 512, 256
 HISTOGRAMS = tuple(family.name for family in VLLM.families if family.kind is Kind.HISTOGRAM)[:11]

@@ -16,7 +16,7 @@ from typing import Any
 
 from fleet_fixture import ready_status
 
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.cluster import Cluster
 from modelyard.objects.kinds import (
     CONFIG_MAPS,

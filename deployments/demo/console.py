@@ -29,8 +29,8 @@ from deployments.child import ChildFailed, run_command
 from deployments.profile import ROOT
 from modelyard.local.binaries.obtain import ensure, locate
 from modelyard.objects.documents import cut
-from modelyard.traffic.latency import Ending
-from modelyard.traffic.replay import RequestFailed, chat_body, send
+from modelyard.traffic.traces.latency import Ending
+from modelyard.traffic.clients.replay import RequestFailed, chat_body, send
 
 WIDTH = 110
 """Columns where the output is not a terminal."""

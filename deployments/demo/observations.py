@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.cluster import Cluster, ClusterError
-from modelyard.metrics.client import Prometheus, PrometheusError
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusError
 from modelyard.objects import parse
 from modelyard.objects.kinds import DEPLOYMENTS, PODS
 

@@ -17,8 +17,8 @@ from deployments.demo.console import Check
 from deployments.demo.observations import Sample, changes, replica_minutes
 from deployments.demo.scenario import FLOOR, SLO_ITL, SLO_TTFT, DemoVariant, Scenario
 from modelyard.objects.documents import counted, cut
-from modelyard.traffic.latency import SLO, Ending, Latency, percentile
-from modelyard.traffic.replay import RequestResult, columns
+from modelyard.traffic.traces.latency import SLO, Ending, Latency, percentile
+from modelyard.traffic.clients.replay import RequestResult, columns
 
 SIZED = "a replica takes"
 """Words of a decision that knows the load and the performance profile."""

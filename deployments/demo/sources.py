@@ -29,7 +29,7 @@ from aiohttp import web
 from deployments.demo.scenario import CONTROLLER_NAMESPACE
 from modelyard.cluster import AlreadyExists, Cluster, ClusterSettings
 from modelyard.cluster.connection import is_loopback
-from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects.kinds import NAMESPACES
 from modelyard.ports import describe_listen_error
 

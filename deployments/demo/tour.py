@@ -32,11 +32,11 @@ from modelyard.local.settings import CONTROL_PLANE, Component, NodeGroup, StackS
 from modelyard.local.stack import LocalStack
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import CONFIG_MAPS, PODS
-from modelyard.traffic.replay import open_session
-from modelyard.workloads.names import SERVICE
-from modelyard.workloads.returning import DEADLINE
-from modelyard.workloads.story import LATEST, READY
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.traffic.clients.replay import open_session
+from modelyard.workloads.rendering.names import SERVICE
+from modelyard.workloads.roll_out.returning import DEADLINE
+from modelyard.workloads.roll_out.story import LATEST, READY
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 GPU_NODES = ["l40s-0", "l40s-1"]
 NODES = [

@@ -29,9 +29,9 @@ from modelyard.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from modelyard.benchmarks.compare import ComparedRuns
-    from modelyard.benchmarks.results import BenchmarkResults
-    from modelyard.benchmarks.values import MeasuredRun, Measurement
+    from modelyard.benchmarks.measuring.compare import ComparedRuns
+    from modelyard.benchmarks.measuring.results import BenchmarkResults
+    from modelyard.benchmarks.records.values import MeasuredRun, Measurement
 
 app = typer.Typer(no_args_is_help=True, help="Benchmarks: measure one run, show results, compare them.")
 
@@ -59,8 +59,8 @@ def measure(
     ] = None,
 ) -> None:
     """Measure one scenario at one concurrency with genai-bench, and store what it found. For Jobs, or by hand."""
-    from modelyard.benchmarks import measure as measuring
-    from modelyard.benchmarks.program import VERSION, MeasureError, secrets, without
+    from modelyard.benchmarks.measuring import measure as measuring
+    from modelyard.benchmarks.records.program import VERSION, MeasureError, secrets, without
 
     hidden, code = secrets(os.environ), REFUSED
     with raise_at_sigterm():
@@ -90,8 +90,8 @@ def measure(
 def _asked(file: Path | None) -> Measurement:
     from pydantic import ValidationError
 
-    from modelyard.benchmarks.program import MeasureError
-    from modelyard.benchmarks.values import MEASUREMENT, Measurement
+    from modelyard.benchmarks.records.program import MeasureError
+    from modelyard.benchmarks.records.values import MEASUREMENT, Measurement
     from modelyard.resources.rules import explain
 
     try:
@@ -107,7 +107,7 @@ def _asked(file: Path | None) -> Measurement:
 
 
 def _obtained(version: str) -> Path:
-    from modelyard.benchmarks.program import MeasureError
+    from modelyard.benchmarks.records.program import MeasureError
     from modelyard.local.binaries import genai_bench
     from modelyard.local.paths import BinaryNotFound
 
@@ -149,7 +149,7 @@ def compare(
     context: Context = None,
 ) -> None:
     """How the runs of B differ from those of A with the same scenario and concurrency; a gate for pipelines."""
-    from modelyard.benchmarks import compare as comparing
+    from modelyard.benchmarks.measuring import compare as comparing
 
     conditions = [comparing.parse_condition(text) for text in fail_if or ()]
     one, other = results_of(before), results_of(after)
@@ -168,7 +168,7 @@ def compare(
 
 def results_of(source: str) -> BenchmarkResults:
     """The results that a source names. Raises ``MeasureError``."""
-    from modelyard.benchmarks.results import load
+    from modelyard.benchmarks.measuring.results import load
 
     if not Path(source).exists() and (named := _BENCHMARK_JOB.fullmatch(source)):
         return asyncio.run(_kept(*named.groups()))
@@ -176,9 +176,9 @@ def results_of(source: str) -> BenchmarkResults:
 
 
 async def _kept(namespace: str, name: str) -> BenchmarkResults:
-    from modelyard.benchmarks.program import MeasureError
-    from modelyard.benchmarks.results import kept
-    from modelyard.benchmarks.world import BENCHMARK_JOBS
+    from modelyard.benchmarks.records.program import MeasureError
+    from modelyard.benchmarks.measuring.results import kept
+    from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
     from modelyard.cluster import Cluster, ClusterError, ClusterSettings
 
     try:
@@ -196,7 +196,7 @@ def _document(run: MeasuredRun | None) -> dict[str, Any] | None:
 
 
 def _change(pair: ComparedRuns) -> dict[str, Any]:
-    from modelyard.benchmarks.compare import METRICS
+    from modelyard.benchmarks.measuring.compare import METRICS
 
     changes = {metric: pair.change(metric) for metric in METRICS}
     return {
@@ -233,7 +233,7 @@ def _print(found: list[ComparedRuns]) -> None:
 
 
 def _cell(run: MeasuredRun, metric: str) -> str:
-    from modelyard.benchmarks.compare import LATENCIES, figure
+    from modelyard.benchmarks.measuring.compare import LATENCIES, figure
 
     value = figure(run, metric)
     if value is None:

@@ -137,7 +137,7 @@ def _policy(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 def _binding(body: Object, remarks: list[str], exposed: dict[str, str] | None = None) -> Iterator[Object]:
     """``exposed`` is filled with the names that pods show metrics under, where these are not the policy's."""
-    from modelyard.autoscaling.live.bindings.objects import SOURCES
+    from modelyard.autoscaling.reading.bindings.objects import SOURCES
 
     spec = body["spec"]
     for newer, ours in _TARGETS.items():
@@ -160,7 +160,7 @@ def _binding(body: Object, remarks: list[str], exposed: dict[str, str] | None = 
 
 def _target(target: Object, exposed: dict[str, str], remarks: list[str]) -> dict[str, str]:
     """Rewrite a target in place; the PromQL of the metrics that it takes from Prometheus."""
-    from modelyard.autoscaling.live.bindings.objects import ROLE
+    from modelyard.autoscaling.reading.bindings.objects import ROLE
 
     reference = target.get("targetRef") or {}
     part = target.pop("subTargets", None)
@@ -194,7 +194,7 @@ def _target(target: Object, exposed: dict[str, str], remarks: list[str]) -> dict
 
 
 def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
-    from modelyard.autoscaling.handling import MAX_REPLICAS, MIN_REPLICAS
+    from modelyard.autoscaling.configuration.handling import MAX_REPLICAS, MIN_REPLICAS
 
     spec, metadata = body["spec"], body["metadata"]
     bounds = {
@@ -208,7 +208,7 @@ def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 
 def _scaler(manifest: Mapping[str, Any]) -> Converted:
-    from modelyard.autoscaling.live.managed import AnnotationInvalid, gauge_remarks, is_managed, variant_manifest
+    from modelyard.autoscaling.reading.managed import AnnotationInvalid, gauge_remarks, is_managed, variant_manifest
     from modelyard.resources import parse
 
     scaler = dict(manifest)
@@ -276,7 +276,7 @@ def convert(
     """Rewrite manifests of newer peers into the published form that Modelyard reads. Prints them; changes no file."""
     import yaml
 
-    from modelyard.autoscaling.offline.files import documents
+    from modelyard.autoscaling.configuration.files import documents
     from modelyard.resources import ResourceInvalid
 
     done: list[Object] = []

@@ -41,8 +41,8 @@ def create_app(source: str, names: str) -> web.Application:
     import aiohttp
     from aiohttp import web
 
-    from modelyard.metrics.engine_api import request_page
-    from modelyard.metrics.scrape import MAX_BODY
+    from modelyard.metrics.endpoints.engine_api import request_page
+    from modelyard.metrics.endpoints.scrape import MAX_BODY
     from modelyard.workloads.kthena.unified import with_unified
 
     places = asyncio.Semaphore(AT_ONCE)

@@ -32,7 +32,7 @@ def gateway(
     """Print InferencePools and HTTPRoutes that say the same; what they cannot say goes to standard error."""
     import yaml
 
-    from modelyard.autoscaling.offline.files import documents
+    from modelyard.autoscaling.configuration.files import documents
     from modelyard.routing.gateway_api import Gateway, render
     from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route, server
     from modelyard.routing.table import RouteTable
@@ -62,7 +62,7 @@ def gateway(
 
 async def _cluster(namespaces: list[str], home: str) -> Any:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.router.follow import look
+    from modelyard.router.process.follow import look
     from modelyard.routing.fleet import RoutedFleet
 
     fleet = RoutedFleet()

@@ -231,7 +231,7 @@ def load(
     from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.local.load import ReadyPods, serve
     from modelyard.objects.kinds import PODS
-    from modelyard.traffic.trace import from_rates
+    from modelyard.traffic.traces.trace import from_rates
 
     stack = _running(name, directory)
     if not (rate > 0 and minutes > 0):

@@ -51,9 +51,9 @@ def add(
     context: Context = None,
 ) -> None:
     """Make a model of this URI; its files then come onto the nodes."""
-    from modelyard.models import storage_parameters
-    from modelyard.models.storage_parameters import source_uri
-    from modelyard.models.uri import parse
+    from modelyard.models.storage import storage_parameters
+    from modelyard.models.storage.storage_parameters import source_uri
+    from modelyard.models.storage.uri import parse
 
     parsed = parse(uri)
     labels, parameters = pairs("--node-selector", node_selector), pairs("--parameter", parameter)
@@ -95,7 +95,7 @@ def _state(text: str) -> Text:
 
 async def _list(namespace: str) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.names import KINDS
+    from modelyard.models.delivery.names import KINDS
 
     table = options.grid("KIND", "NAME", "STATE", "NODES", "SIZE", "PROGRESS", "WHY")
     async with Cluster.connect(ClusterSettings()) as cluster:
@@ -137,8 +137,8 @@ async def _add(
     uri: str, name: str, namespace: str, labels: dict[str, str], parameters: dict[str, str], secret: str, wait: bool
 ) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.names import base_models
-    from modelyard.models.requests import read_state, request_model, request_retry
+    from modelyard.models.delivery.names import base_models
+    from modelyard.models.execution.requests import read_state, request_model, request_retry
     from modelyard.objects import Key
 
     kind, key = base_models(namespace), Key(namespace, name)
@@ -164,13 +164,13 @@ async def _add(
 async def _why(name: str, namespace: str, home: str) -> bool:
     """Print it; whether it can be delivered at all."""
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.lifecycle import ModelDelivery
-    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
-    from modelyard.models.requests import NoSuchModel
-    from modelyard.models.story import RESOLVED
+    from modelyard.models.delivery.lifecycle import ModelDelivery
+    from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+    from modelyard.models.execution.requests import NoSuchModel
+    from modelyard.models.delivery.story import RESOLVED
     from modelyard.objects import Key
     from modelyard.objects.kinds import NODES
-    from modelyard.reconcile.mirror import Mirror
+    from modelyard.reconcile.kernel.mirror import Mirror
 
     console, key = options.console(), Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster, Mirror(cluster) as mirror:

@@ -11,8 +11,8 @@ from modelyard.cli.options import Context, Form, Output, RunFlow, UsageError, co
 from modelyard.onboarding.request import OnboardInput, OnboardRequest
 
 if TYPE_CHECKING:
-    from modelyard.benchmarks.values import MeasuredRun
-    from modelyard.onboarding.choose import CandidateChoice
+    from modelyard.benchmarks.records.values import MeasuredRun
+    from modelyard.onboarding.planning.choose import CandidateChoice
 
 app = typer.Typer(add_completion=False)
 
@@ -59,10 +59,10 @@ def onboard(
 
 
 def _print_plan(asked: OnboardRequest, measured: list[str] | None, output: Output) -> None:
-    from modelyard.onboarding.choose import choose
-    from modelyard.onboarding.levels import certainty
-    from modelyard.onboarding.objects import base_model, chosen, probe
-    from modelyard.onboarding.plan import benchmarks
+    from modelyard.onboarding.planning.choose import choose
+    from modelyard.onboarding.planning.levels import certainty
+    from modelyard.onboarding.planning.objects import base_model, chosen, probe
+    from modelyard.onboarding.planning.plan import benchmarks
 
     if not measured:
         made = [base_model(asked)]
@@ -104,8 +104,8 @@ def _runs(asked: OnboardRequest, measured: list[str]) -> dict[str, tuple[Measure
 
 
 def _table(verdict: CandidateChoice) -> None:
-    from modelyard.onboarding.progress import outcome
-    from modelyard.onboarding.report import COLUMNS, row
+    from modelyard.onboarding.planning.progress import outcome
+    from modelyard.onboarding.planning.report import COLUMNS, row
 
     table = grid(*COLUMNS)
     for one in verdict.assessed:

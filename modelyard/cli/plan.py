@@ -17,11 +17,11 @@ import typer
 from modelyard.cli import options
 
 if TYPE_CHECKING:
-    from modelyard.autoscaling.fleet import Fleet, Variant
+    from modelyard.autoscaling.fleet.fleet import Fleet, Variant
     from modelyard.autoscaling.offline.manifests import Manifest
     from modelyard.autoscaling.offline.snapshot import Snapshot
-    from modelyard.autoscaling.settings import FleetSettings
-    from modelyard.autoscaling.view import BindingView
+    from modelyard.autoscaling.configuration.settings import FleetSettings
+    from modelyard.autoscaling.fleet.binding_view import BindingView
     from modelyard.autoscaling.what_if import Settled
     from modelyard.cli.plan_services import ServicePlan
 
@@ -101,12 +101,12 @@ def plan(
     """Show what would be decided now and what becomes of services, and why; or what would be if. Nothing is written
     to the cluster.
     """
-    from modelyard.autoscaling.decide import decide
+    from modelyard.autoscaling.pipeline.decide import decide
     from modelyard.autoscaling.offline import snapshot as snapshots
     from modelyard.autoscaling.offline.bindings import measured
-    from modelyard.autoscaling.offline.files import PlanInputError, one_document
+    from modelyard.autoscaling.configuration.files import PlanInputError, one_document
     from modelyard.autoscaling.offline.manifests import read_manifests
-    from modelyard.autoscaling.settings import Compatibility, FleetSettings
+    from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
     from modelyard.autoscaling.what_if import imagine, parse
     from modelyard.cli import plan_json, plan_output
 
@@ -253,7 +253,7 @@ async def _from_cluster(
     settings: FleetSettings, namespaces: list[str], selector: str, prometheus: str | None, compression: float
 ) -> Fleet:
     from modelyard.autoscaling.live.controller import Controller
-    from modelyard.autoscaling.live.demands import workload_of
+    from modelyard.autoscaling.reading.demands import workload_of
     from modelyard.autoscaling.live.scalers import list_scalers, unread_scalers
     from modelyard.autoscaling.live.settings import ControllerSettings
 

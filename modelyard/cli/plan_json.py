@@ -25,9 +25,9 @@ from pydantic.alias_generators import to_camel
 
 from modelyard.autoscaling.bindings.explain import blocks
 from modelyard.autoscaling.bindings.story import totals, units
-from modelyard.autoscaling.decision import BindingDecision, Record, TickDecision, VariantDecision
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.view import BindingView
+from modelyard.autoscaling.decisions.decision import BindingDecision, Record, TickDecision, VariantDecision
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.autoscaling.what_if import Settled
 
 if TYPE_CHECKING:

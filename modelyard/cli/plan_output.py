@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from modelyard.autoscaling.bindings.explain import binding_lines
-from modelyard.autoscaling.decision import Action, Alternative, Record, TickDecision
-from modelyard.autoscaling.explain import UNKNOWN, lines, remarks
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.view import BindingView
+from modelyard.autoscaling.decisions.decision import Action, Alternative, Record, TickDecision
+from modelyard.autoscaling.decisions.explain import UNKNOWN, lines, remarks
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.autoscaling.what_if import Settled
 from modelyard.autoscaling.what_if.settle import End
 from modelyard.cli.options import console as new_console

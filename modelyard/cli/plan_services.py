@@ -12,12 +12,12 @@ from modelyard.cli.worlds import world_for
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings, UnknownKind
 from modelyard.objects import Key
 from modelyard.objects.selectors import parse_selector
-from modelyard.reconcile.plan import Plan
-from modelyard.reconcile.run_view import look
+from modelyard.reconcile.plans.plan import Plan
+from modelyard.reconcile.kernel.run_view import look
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
-from modelyard.workloads.resolution import ACCEPT
-from modelyard.workloads.rollout_state import Standing
+from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
+from modelyard.workloads.roll_out.resolution import ACCEPT
+from modelyard.workloads.roll_out.rollout_state import Standing
 
 
 @dataclass(frozen=True, slots=True)

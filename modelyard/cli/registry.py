@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import urllib3
 
-from modelyard.models.errors import FetchError
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources.http import TOKEN_LIMIT, HttpPool
 from modelyard.objects.documents import cut, mapping, printable
 from modelyard.runtimes.images import DOCKER_HUB, ImageReference

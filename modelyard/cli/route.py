@@ -39,8 +39,8 @@ def explain(
     request would be refused.
     """
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.router.follow import look
-    from modelyard.router.gauges import EnginePoller
+    from modelyard.router.process.follow import look
+    from modelyard.router.process.gauges import EnginePoller
     from modelyard.routing.decide import Arrival, Decider
     from modelyard.routing.errors import ErrorAnswer
     from modelyard.routing.explain import explain as lines

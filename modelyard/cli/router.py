@@ -24,9 +24,9 @@ def router(given: dict[str, Any], context: Context = None) -> None:
     import uvloop
 
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.router.configured import ConfigurationFile
-    from modelyard.router.service import RouterProcess, serve
-    from modelyard.router.workers import supervise
+    from modelyard.router.process.configured import ConfigurationFile
+    from modelyard.router.process.service import RouterProcess, serve
+    from modelyard.router.process.workers import supervise
 
     settings = parse_options(RouterSettings, given)
     if settings.configuration:

@@ -58,8 +58,8 @@ def explain(
     from modelyard.models.detection import detect
     from modelyard.objects.deployment_modes import OF_RUNTIMES
     from modelyard.runtimes import Wishes, parse_model, warnings
-    from modelyard.workloads.resolution import accelerator_classes, find_model, rank
-    from modelyard.workloads.world import CLASSES_SERVED, MODELS_WANTED, RUNTIMES_WANTED, classes_wanted
+    from modelyard.workloads.roll_out.resolution import accelerator_classes, find_model, rank
+    from modelyard.workloads.roll_out.world import CLASSES_SERVED, MODELS_WANTED, RUNTIMES_WANTED, classes_wanted
 
     model_kind, model = _reference("MODEL", model, MODELS)
     runtime_kind, named = _reference("--runtime", named, RUNTIMES)
@@ -229,9 +229,9 @@ def _missing(model: str, namespace: str, objects: Iterable[Mapping[str, Any]], i
 
 async def _from_cluster(model: str, namespace: str) -> list[Mapping[str, Any]]:
     from modelyard.cluster import Cluster, ClusterSettings, NotFound
-    from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
+    from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS
     from modelyard.objects import ResourceType
-    from modelyard.workloads.world import ACCELERATOR_CLASSES, CLASSES_SERVED, RUNTIMES as OFFERED
+    from modelyard.workloads.roll_out.world import ACCELERATOR_CLASSES, CLASSES_SERVED, RUNTIMES as OFFERED
 
     def typed(kind: ResourceType, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**body, "apiVersion": kind.api_version, "kind": kind.kind}

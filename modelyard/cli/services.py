@@ -20,10 +20,10 @@ from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
 
 if TYPE_CHECKING:
     from modelyard.autoscaling.offline.manifests import Manifest
-    from modelyard.reconcile.plan import Plan
-    from modelyard.workloads.resolution import Resolved
-    from modelyard.workloads.rollout_state import Standing
-    from modelyard.workloads.values import Refused, Rendered
+    from modelyard.reconcile.plans.plan import Plan
+    from modelyard.workloads.roll_out.resolution import Resolved
+    from modelyard.workloads.roll_out.rollout_state import Standing
+    from modelyard.workloads.rendering.values import Refused, Rendered
 
 app = typer.Typer(help="Services: what they are made of, and why.", add_completion=False)
 _ALWAYS = (
@@ -67,9 +67,9 @@ def why(
 
 async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
     from modelyard.cluster import Cluster, ClusterSettings, UnknownKind
-    from modelyard.reconcile.run_view import look
+    from modelyard.reconcile.kernel.run_view import look
     from modelyard.workloads.kthena.lifecycle import ModelRollOut
-    from modelyard.workloads.lifecycle import ServiceRollOut
+    from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
 
     found = []
     async with Cluster.connect(ClusterSettings()) as cluster:
@@ -169,7 +169,7 @@ def render_services(
 ) -> None:
     """Print what InferenceServices and Models are made of, or why they are refused. Exit code 1: one was refused."""
     from modelyard.autoscaling.offline.manifests import read_manifests
-    from modelyard.workloads.values import Refused
+    from modelyard.workloads.rendering.values import Refused
 
     found = read_manifests(files)
     kinds = ("ome.io", "InferenceService"), ("registry.volcano.sh", "Model")
@@ -197,8 +197,8 @@ def outcome(service: Manifest, found: Sequence[Manifest], kubernetes: Sequence[s
     """Return what comes of a service among manifests, by the lifecycle that a cluster would have it from."""
     from modelyard.cli.worlds import world_for
     from modelyard.workloads.kthena.lifecycle import ModelRollOut
-    from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
-    from modelyard.workloads.values import refused
+    from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
+    from modelyard.workloads.rendering.values import refused
 
     lifecycle: RollOut = (
         ModelRollOut(CONTROLLER_NAMESPACE) if service.kind == "Model" else ServiceRollOut(CONTROLLER_NAMESPACE)
@@ -214,7 +214,7 @@ def outcome(service: Manifest, found: Sequence[Manifest], kubernetes: Sequence[s
 def _mistaken(service: Manifest, resolved: Resolved, found: Iterable[Manifest]) -> Refused | None:
     """Return what is wrong with the files that a service is made of: in a file an unknown field is a mistake."""
     from modelyard.resources import ResourceInvalid, parse
-    from modelyard.workloads.values import Refused
+    from modelyard.workloads.rendering.values import Refused
 
     if service.kind != "InferenceService":
         return None
@@ -245,8 +245,8 @@ def warn_of_fields(manifests: Iterable[Manifest]) -> None:
 
 
 def _warn_of_settings(found: Sequence[Manifest]) -> None:
-    from modelyard.models.settings import CONFIG_MAP as MODELS, DeliverySettings, read
-    from modelyard.workloads.settings import CONFIG_MAP, ServingSettings
+    from modelyard.models.storage.settings import CONFIG_MAP as MODELS, DeliverySettings, read
+    from modelyard.workloads.rendering.settings import CONFIG_MAP, ServingSettings
 
     maps = {manifest.key.name: manifest.body for manifest in found if manifest.kind == "ConfigMap"}
     _, wrong = DeliverySettings.read(read(maps[MODELS]).text if MODELS in maps else None)
@@ -258,7 +258,7 @@ def _warn_of_settings(found: Sequence[Manifest]) -> None:
 def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> frozenset[str]:
     """Return the kinds that a cluster with these files serves: those of Kubernetes, those that the files define, and
     AcceleratorClasses where the files have some."""
-    from modelyard.workloads.world import CLASSES_SERVED
+    from modelyard.workloads.roll_out.world import CLASSES_SERVED
 
     served = {*kubernetes}
     if any((one.group, one.kind) == ("ome.io", CLASSES_SERVED.kind) for one in found):
@@ -273,7 +273,7 @@ def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT)
 
 def _print(service: Manifest, result: Rendered | Refused) -> None:
     from modelyard.objects.deployment_modes import VIRTUAL
-    from modelyard.workloads.values import Refused
+    from modelyard.workloads.rendering.values import Refused
 
     if isinstance(result, Refused):
         return

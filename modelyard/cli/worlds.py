@@ -7,10 +7,10 @@ from typing import Any
 
 from modelyard.objects import ResourceType
 from modelyard.objects.selectors import parse_selector
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import ServedKind, Want
-from modelyard.workloads.lifecycle import RollOut
-from modelyard.workloads.world import BINDINGS, VARIANTS
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import ServedKind, Want
+from modelyard.workloads.roll_out.lifecycle import RollOut
+from modelyard.workloads.roll_out.world import BINDINGS, VARIANTS
 
 Object = Mapping[str, Any]
 

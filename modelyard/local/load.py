@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from modelyard.cluster import Cluster
 from modelyard.objects import parse
 from modelyard.objects.kinds import PODS
-from modelyard.traffic.latency import SLO, Latency
-from modelyard.traffic.replay import Replay, ReplaySettings, columns
+from modelyard.traffic.traces.latency import SLO, Latency
+from modelyard.traffic.clients.replay import Replay, ReplaySettings, columns
 from modelyard.traffic.router import Endpoint
-from modelyard.traffic.trace import Trace
+from modelyard.traffic.traces.trace import Trace
 
 
 @dataclass

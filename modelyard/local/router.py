@@ -14,7 +14,7 @@ from modelyard.cluster import AlreadyExists, Cluster
 from modelyard.local.paths import LocalClusterError
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.objects.limits import CONTROLLER_NAMESPACE
-from modelyard.workloads.settings import CONFIG_MAP
+from modelyard.workloads.rendering.settings import CONFIG_MAP
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "deployments/kubernetes/router.yaml"
 """There in a checkout."""

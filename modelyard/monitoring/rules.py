@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modelyard.autoscaling.live.controller_gauges import LATENCIES
-from modelyard.metrics.queries import GATEWAY_QUEUE
+from modelyard.metrics.vocabulary.queries import GATEWAY_QUEUE
 from modelyard.monitoring.dashboards import JOB, exported, names
 
 NAMESPACE = "workload-variant-autoscaler-system"

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from modelyard.benchmarks.token_limits import FEWEST_OUTPUT_TOKENS, MOST_TOKENS
-from modelyard.models.errors import FetchError
-from modelyard.models.uri import parse
+from modelyard.benchmarks.records.token_limits import FEWEST_OUTPUT_TOKENS, MOST_TOKENS
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.storage.uri import parse
 from modelyard.objects.cli_marker import Cli
 
 MOST_CANDIDATES = 8
@@ -175,8 +175,8 @@ class OnboardRequest(OnboardFields):
 
     @model_validator(mode="after")
     def _can_be_stored(self) -> Self:
-        from modelyard.benchmarks.preflight import check_output
-        from modelyard.workloads.values import Refusal
+        from modelyard.benchmarks.records.preflight import check_output
+        from modelyard.workloads.rendering.values import Refusal
 
         try:
             check_output(self.results, {}, "results", namespace=self.namespace)

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.objects.cli_marker import Cli
 from modelyard.objects.durations import parse_go_duration
 from modelyard.objects.urls import check_http_url
 from modelyard.replay.settings import POLICIES, Gaps
 from modelyard.reports import place, within
-from modelyard.traffic.copies import Copies
+from modelyard.traffic.traces.copies import Copies
 from modelyard.traffic.router import Routing
 
 if TYPE_CHECKING:
-    from modelyard.replay.history import HistoryRequest
+    from modelyard.replay.backtest.history import HistoryRequest
     from modelyard.replay.policies.parse import PolicyText
-    from modelyard.replay.report import Summary
+    from modelyard.replay.backtest.report import Summary
 
 
 def seconds(value: Any) -> Any:
@@ -91,14 +91,14 @@ def _policies(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _columns(text: str) -> str:
-    from modelyard.traffic.trace import parse_columns
+    from modelyard.traffic.traces.trace import parse_columns
 
     parse_columns(text)
     return text
 
 
 def _requirements(given: Iterable[str]) -> tuple[str, ...]:
-    from modelyard.replay.gates import parse
+    from modelyard.replay.backtest.gates import parse
 
     return tuple(parse(text).text for text in given)
 
@@ -209,7 +209,7 @@ class ReplayRequest(BaseModel):
 
     def unmet(self, summaries: Iterable[Summary]) -> list[str]:
         """What is not as required, a sentence each."""
-        from modelyard.replay.gates import Requirement, parse, unmet
+        from modelyard.replay.backtest.gates import Requirement, parse, unmet
 
         required = [parse(text) for text in self.require]
         if self.max_cost is not None:
@@ -225,7 +225,7 @@ class ReplayRequest(BaseModel):
 
     def past(self, now: float) -> HistoryRequest:
         """Which past is asked of Prometheus. Raises ``TraceInputError``."""
-        from modelyard.replay.history import HistoryRequest
+        from modelyard.replay.backtest.history import HistoryRequest
 
         begin, end = (moment(text, now) for text in (self.begin, self.end))
         return HistoryRequest(

@@ -8,9 +8,9 @@ from typing import Any, Final
 from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.kinds import PODS
 from modelyard.objects.parse import pod
-from modelyard.reconcile.plan import Plan, Status, Want, World, settings_wanted, wish_of
-from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import status_plan
+from modelyard.reconcile.plans.plan import Plan, Status, Want, World, settings_wanted, wish_of
+from modelyard.reconcile.plans.spec_warning import with_spec_warning
+from modelyard.reconcile.plans.status import status_plan
 from modelyard.routing import findings
 from modelyard.routing.configuration import read_configuration
 from modelyard.routing.model_names import MOST_NAMES, HeldNames, bindings_wanted, records_wanted

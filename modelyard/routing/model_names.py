@@ -28,7 +28,7 @@ from modelyard.objects.documents import cut, shown
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.objects.limits import LONGEST_MODEL_NAME
 from modelyard.objects.parse import key_of
-from modelyard.reconcile.plan import Subject, Want, World
+from modelyard.reconcile.plans.plan import Subject, Want, World
 from modelyard.routing.objects import Route
 
 RECORDS: Final = "modelyard-model-names"

@@ -15,7 +15,7 @@ from modelyard.objects import Key, Notice
 from modelyard.objects.documents import cut
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.objects.parse import epoch
-from modelyard.reconcile.plan import Mark, Plan, Subject, Want, World
+from modelyard.reconcile.plans.plan import Mark, Plan, Subject, Want, World
 from modelyard.routing.lifecycle import ROUTES_WANTED
 from modelyard.routing.model_names import (
     BINDING_PROBLEMS,

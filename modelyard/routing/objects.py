@@ -13,7 +13,7 @@ from modelyard.objects import Pod, ResourceType
 from modelyard.objects.documents import cut
 from modelyard.objects.limits import LONGEST_MODEL_NAME, LONGEST_PROBLEM
 from modelyard.objects.parse import epoch, stored_status
-from modelyard.reconcile.plan import OfSubject, Subject
+from modelyard.reconcile.plans.plan import OfSubject, Subject
 from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
 from modelyard.resources.duration import Duration
 from modelyard.resources.networking import (

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from modelyard.objects import Condition, Key, Notice
 from modelyard.objects.kinds import PODS
 from modelyard.objects.parse import controller_of, timestamp
-from modelyard.reconcile.dispatch import UNATTENDED_SECONDS
-from modelyard.reconcile.memory import parse_memory, render_memory
-from modelyard.reconcile.object_result import ObjectResult, ResultState
-from modelyard.reconcile.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World, wish_of
-from modelyard.reconcile.status import is_status_due, status_plan
+from modelyard.reconcile.plans.dispatch import UNATTENDED_SECONDS
+from modelyard.reconcile.plans.memory import parse_memory, render_memory
+from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
+from modelyard.reconcile.plans.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World, wish_of
+from modelyard.reconcile.plans.status import is_status_due, status_plan
 from modelyard.routing import findings
 from modelyard.routing.lifecycle import PODS_WANTED, SERVERS_WANTED
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route

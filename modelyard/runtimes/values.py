@@ -10,9 +10,9 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from modelyard.models.detection import CAPABILITIES, Facts, fill, weight_bits
-from modelyard.models.errors import FetchError
-from modelyard.models.model_size import read_size, size_of
-from modelyard.models.storage_parameters import source_uri, storage_warnings
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.delivery.model_size import read_size, size_of
+from modelyard.models.storage.storage_parameters import source_uri, storage_warnings
 from modelyard.objects.deployment_modes import MODE, MULTI_NODE, OF_RUNTIMES, RAW, SPLIT
 from modelyard.objects.documents import cut, mapping, printable
 from modelyard.objects.limits import LONGEST_PROBLEM

@@ -16,7 +16,7 @@ from scaled_fleet import NAMESPACE, running
 from deployments.bootstrap import deployment_names
 from deployments.demo.scenario import Scenario
 from deployments.stack import PrefectStack
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.cluster import Cluster
 from modelyard.objects.kinds import DEPLOYMENTS, LEASES
 from tasks.flow_runs import read_all

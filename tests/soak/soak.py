@@ -33,15 +33,15 @@ from rich.table import Table
 from deployments.demo.run import TRACE
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, VARIANTS, Scenario
 from deployments.stack import PrefectStack
-from modelyard.autoscaling.kinds import BINDINGS, VARIANTS as VARIANT_AUTOSCALINGS
+from modelyard.autoscaling.fleet.kinds import BINDINGS, VARIANTS as VARIANT_AUTOSCALINGS
 from modelyard.cluster import Cluster, ClusterError, Holder, NotFound
 from modelyard.local.load import ReadyPods
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS
-from modelyard.traffic.latency import Ending
-from modelyard.traffic.replay import Replay, ReplaySettings, RequestResult
-from modelyard.traffic.trace import read_trace
+from modelyard.traffic.traces.latency import Ending
+from modelyard.traffic.clients.replay import Replay, ReplaySettings, RequestResult
+from modelyard.traffic.traces.trace import read_trace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 

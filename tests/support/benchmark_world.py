@@ -7,11 +7,11 @@ from typing import Any
 from plan_details import remember_details
 from service_world import NOW, Fleet
 
-from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.story import Here
-from modelyard.benchmarks.values import MEASUREMENT, LatencySpread, MeasuredRun, Measurement, MeasurementReport
+from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.jobs.story import Here
+from modelyard.benchmarks.records.values import MEASUREMENT, LatencySpread, MeasuredRun, Measurement, MeasurementReport
 from modelyard.objects import Key
-from modelyard.reconcile.plan import Plan
+from modelyard.reconcile.plans.plan import Plan
 
 SPREAD = LatencySpread(mean=0.1, p50=0.1, p90=0.2, p95=0.25, p99=0.4)
 BETWEEN = LatencySpread(mean=0.002, p50=0.002, p90=0.002, p95=0.003, p99=0.004)

@@ -8,12 +8,12 @@ from typing import Any
 
 from decisions import Told, told
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import TickDecision
-from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.decisions.decision import TickDecision
+from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.values import PodSignal, Signals
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.metrics.vocabulary.values import PodSignal, Signals
 from modelyard.objects import Key, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 NOW = 1_700_000_000.0

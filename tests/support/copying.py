@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile.plan import Child, Plan, Subject, Want, World
-from modelyard.reconcile.write_rules import WriteRules
+from modelyard.reconcile.plans.plan import Child, Plan, Subject, Want, World
+from modelyard.reconcile.plans.write_rules import WriteRules
 
 DONE = "copied"
 

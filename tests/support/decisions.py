@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelyard.autoscaling.decision import (
+from modelyard.autoscaling.decisions.decision import (
     UNBOUNDED,
     Action,
     Bounds,
@@ -18,8 +18,8 @@ from modelyard.autoscaling.decision import (
     Writes,
 )
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.settings import Mode
-from modelyard.reconcile.plan import Subject
+from modelyard.autoscaling.configuration.settings import Mode
+from modelyard.reconcile.plans.plan import Subject
 
 GROUPS: dict[str, Any] = {"identity": Identity, "now": Now, "target": Target, "why": Why, "writes": Writes}
 DEFAULTS: dict[str, Any] = {

@@ -17,18 +17,18 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from modelyard.autoscaling.decision import TickDecision
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.decisions.decision import TickDecision
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.cluster import Cluster
-from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import DEPLOYMENTS, PODS
-from modelyard.reconcile.carry_out import Outcome
-from modelyard.reconcile.report import TickReport
+from modelyard.reconcile.kernel.carry_out import Outcome
+from modelyard.reconcile.plans.report import TickReport
 
 PEAK = 4
 """Seconds over which the loop of these tests looks for the highest value."""

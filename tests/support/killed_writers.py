@@ -9,21 +9,21 @@ from collections.abc import Callable
 
 from in_process_runs import Shift
 
-from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.world import BENCHMARK_JOBS
+from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.objects import Key
-from modelyard.onboarding.lifecycle import Onboarding
-from modelyard.onboarding.objects import order_key
+from modelyard.onboarding.planning.lifecycle import Onboarding
+from modelyard.onboarding.planning.objects import order_key
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.onboarding.start import take_over
-from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.fence import take
-from modelyard.reconcile.reconciler import Registered
-from modelyard.reconcile.run_view import act
+from modelyard.onboarding.execution.start import take_over
+from modelyard.reconcile.plans.dispatch import Acting
+from modelyard.reconcile.kernel.fence import take
+from modelyard.reconcile.kernel.reconciler import Registered
+from modelyard.reconcile.kernel.run_view import act
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
+from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
 
 ROLL_OUTS: dict[str, type[RollOut]] = {one.about.kind: one for one in (ServiceRollOut, ModelRollOut)}
 QUIET = 4

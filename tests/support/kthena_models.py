@@ -14,7 +14,7 @@ import yaml
 
 from modelyard.resources.registry import Model
 from modelyard.workloads.kthena.render import rendered
-from modelyard.workloads.values import Abilities, Refused, Rendered, read_resource
+from modelyard.workloads.rendering.values import Abilities, Refused, Rendered, read_resource
 
 DATA = Path(__file__).parents[1] / "data" / "kthena"
 LWS = Abilities(frozenset({"leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"}))

@@ -1,6 +1,6 @@
 """The table of an engine that nobody has: other labels and units than ours, and older names."""
 
-from modelyard.metrics.vocabulary import Engine, Family, Kind, Signal, Unit
+from modelyard.metrics.vocabulary.vocabulary import Engine, Family, Kind, Signal, Unit
 
 MADE_UP = Engine(
     "made-up",

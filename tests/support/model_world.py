@@ -7,15 +7,15 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from modelyard.models import names
-from modelyard.models.lifecycle import REPORTS, SETTINGS, ModelDelivery
-from modelyard.models.running import MODEL
-from modelyard.models.settings import CONFIG_MAP
+from modelyard.models.delivery import names
+from modelyard.models.delivery.lifecycle import REPORTS, SETTINGS, ModelDelivery
+from modelyard.models.delivery.running import MODEL
+from modelyard.models.storage.settings import CONFIG_MAP
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import JOBS, NODES, SECRETS
-from modelyard.reconcile import status as statuses
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import LOOK_UPS, OWNER, Plan, Presence, Want
+from modelyard.reconcile.plans import status as statuses
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import LOOK_UPS, OWNER, Plan, Presence, Want
 
 NOW = 1_800_000_000.0
 HOME = "modelyard"

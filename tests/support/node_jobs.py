@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from modelyard.models import node
-from modelyard.models.errors import FetchError
-from modelyard.models.filters import FileRules
-from modelyard.models.pace import Limits
-from modelyard.models.store import NodeStore
+from modelyard.models.download import node
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.download.filters import FileRules
+from modelyard.models.download.pace import Limits
+from modelyard.models.download.store import NodeStore
 
 QUICK = Limits(parallel=4, part_size=65536, patience=3.0)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from plan_details import remember_details
 
-from modelyard.benchmarks.values import LatencySpread, MeasuredRun
+from modelyard.benchmarks.records.values import LatencySpread, MeasuredRun
 from modelyard.cluster import Cluster
 from modelyard.objects import Key
-from modelyard.onboarding.lifecycle import Onboarding
-from modelyard.onboarding.objects import order_key
-from modelyard.onboarding.progress import OnboardStanding
+from modelyard.onboarding.planning.lifecycle import Onboarding
+from modelyard.onboarding.planning.objects import order_key
+from modelyard.onboarding.planning.progress import OnboardStanding
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
 
 FAST, SLOW = (8.0, 0.1, 5.0, 0.01), (20.0, 0.4, 10.0, 0.05)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from modelyard.objects import Key
-from modelyard.reconcile.plan import Lifecycle, Plan, World
+from modelyard.reconcile.plans.plan import Lifecycle, Plan, World
 
 
 def remember_details(lifecycle: Lifecycle) -> dict[Key, Any]:

@@ -20,14 +20,14 @@ from policy_builders import binding, policy, target
 from pydantic import BaseModel
 from slo_builders import CLASSES, COSTS, H100, L40S, SLO, premium
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import TickDecision
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.decisions.decision import TickDecision
+from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.view import Behaviour, BindingView, DirectionLimits, Panic, TargetView
-from modelyard.metrics.values import ModelLoad, PodPerformance, SizeBuckets
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.binding_view import Behaviour, BindingView, DirectionLimits, Panic, TargetView
+from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance, SizeBuckets
 from modelyard.objects import Condition, Key, Namespace, Pod, ReplicaLimits
 
 RECORD = Path(__file__).parents[1] / "data" / "decisions.txt"

@@ -21,7 +21,7 @@ from yarl import URL
 from deployments.profile import free_port
 from modelyard.objects import Pod
 from modelyard.objects.parse import pod as parse_pod
-from modelyard.router.service import RouterProcess
+from modelyard.router.process.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing import objects
 

@@ -18,7 +18,7 @@ from deployments.demo.console import wait_until
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, PORT, VARIANTS, DemoVariant, Scenario
 from deployments.profile import free_port
 from deployments.stack import PrefectStack, beside_a_cluster, schedule, write_prefect_file
-from modelyard.autoscaling.kinds import BINDINGS, VARIANTS as VARIANT_AUTOSCALINGS
+from modelyard.autoscaling.fleet.kinds import BINDINGS, VARIANTS as VARIANT_AUTOSCALINGS
 from modelyard.cluster import Cluster
 from modelyard.local.settings import StackSettings, default_nodes
 from modelyard.local.stack import LocalStack

@@ -11,7 +11,7 @@ import yaml
 
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.cli.services import BEFORE_1_21, CURRENT, outcome
-from modelyard.workloads.values import Refused, Rendered
+from modelyard.workloads.rendering.values import Refused, Rendered
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "workloads" / "golden"
 CASES = sorted(folder.name for folder in GOLDEN.iterdir())

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from builders import MODEL, NOW, Serving, make_fleet
 
-from modelyard.autoscaling.fleet import Fleet, Variant
-from modelyard.autoscaling.observe import observe
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.strategies import entries
+from modelyard.autoscaling.fleet.fleet import Fleet, Variant
+from modelyard.autoscaling.variants.observe import observe
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.pipeline.strategies import entries
 from modelyard.autoscaling.variants.analysis import analyse_repaired
 from modelyard.autoscaling.variants.attribution import by_pod, with_groups
 from modelyard.autoscaling.variants.demand import Group, ModelDemand
@@ -21,7 +21,7 @@ from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.targets import propose_targets
 from modelyard.autoscaling.variants.tokens.analysis import Queue, TokenAnalysis, analyse_tokens
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
-from modelyard.metrics.values import ModelLoad, PodPerformance
+from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance
 
 TOKENS = {"default": "analyzerName: saturation"}
 

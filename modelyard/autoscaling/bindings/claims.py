@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.handling import ACTUATION, fleet_handling, handling_of
-from modelyard.autoscaling.select import EXCLUDE_ANNOTATION, excluded_namespaces
-from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.view import BindingView
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration.handling import ACTUATION, fleet_handling, handling_of
+from modelyard.autoscaling.variants.select import EXCLUDE_ANNOTATION, excluded_namespaces
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.objects import Key, WorkloadId
 
 REASON = "ConflictingScaler"

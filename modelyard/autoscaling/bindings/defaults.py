@@ -9,7 +9,7 @@ Source: Kthena autoscaler reference, "AutoscalingPolicy defaulting" and "The def
 
 from __future__ import annotations
 
-from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic, PolicyView
+from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic, PolicyView
 from modelyard.objects import Key
 from modelyard.resources.duration import Duration
 from modelyard.resources.policies import (

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.behaviour import clock
-from modelyard.autoscaling.decision import BindingDecision
-from modelyard.autoscaling.explain import remarks
+from modelyard.autoscaling.decisions.decision import BindingDecision
+from modelyard.autoscaling.decisions.explain import remarks
 from modelyard.autoscaling.memory.bindings import History
-from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.view import BindingView
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.objects.documents import counted
 
 

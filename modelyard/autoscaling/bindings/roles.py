@@ -14,10 +14,10 @@ from math import ceil, floor
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.total import TotalDecision
-from modelyard.autoscaling.decision import Record, Step
+from modelyard.autoscaling.decisions.decision import Record, Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.reasons import Explanation, Reason
-from modelyard.autoscaling.view import BindingView, TargetView
+from modelyard.autoscaling.decisions.reasons import Explanation, Reason
+from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
 from modelyard.resources.annotations import ROLE_RATIO

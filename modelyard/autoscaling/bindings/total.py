@@ -15,12 +15,12 @@ from modelyard.autoscaling.bindings.behaviour import Correction, Corrector, corr
 from modelyard.autoscaling.bindings.names import is_ratio
 from modelyard.autoscaling.bindings.recommend import Recommendation, recommend
 from modelyard.autoscaling.bindings.shares import Candidate, Choice, exact_shares, greedy_shares
-from modelyard.autoscaling.decision import Step
+from modelyard.autoscaling.decisions.decision import Step
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.reasons import Explanation, Reason
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import Strategy, TickContext
-from modelyard.autoscaling.view import BindingView, PolicyView, TargetView
+from modelyard.autoscaling.decisions.reasons import Explanation, Reason
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.decisions.strategy import Strategy, TickContext
+from modelyard.autoscaling.fleet.binding_view import BindingView, PolicyView, TargetView
 from modelyard.fairness import WorkBudget
 
 _SLACK = 1e-9

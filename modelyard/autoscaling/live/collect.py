@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from modelyard.autoscaling.collector import collector_paused
-from modelyard.autoscaling.config_maps import ConfigMaps, saturation_names
-from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
+from modelyard.objects.collector import collector_paused
+from modelyard.autoscaling.configuration.config_maps import ConfigMaps, saturation_names
+from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.live.demands import (
+from modelyard.autoscaling.reading.demands import (
     at_zero,
     count_windows,
     needs_loads,
@@ -29,20 +29,20 @@ from modelyard.autoscaling.live.demands import (
 )
 from modelyard.autoscaling.live.limits import read_owners
 from modelyard.autoscaling.live.scalers import API_VERSIONS, unread_scalers
-from modelyard.autoscaling.settings import FleetSettings, SizingAim
+from modelyard.autoscaling.configuration.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
-from modelyard.autoscaling.variants.slo.classes import class_references
+from modelyard.autoscaling.variants.classes import class_references
 from modelyard.cluster import ClusterError, Forbidden, NotFound, Unavailable, UnknownKind
 from modelyard.fairness import interleave
-from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.expressions import Expressions
-from modelyard.metrics.loads import LoadHistory
-from modelyard.metrics.signals import LastSeen, read_signals
-from modelyard.metrics.values import Signals, with_errors
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusError
+from modelyard.metrics.prometheus.expressions import Expressions
+from modelyard.metrics.prometheus.loads import LoadHistory
+from modelyard.metrics.prometheus.signals import LastSeen, read_signals
+from modelyard.metrics.vocabulary.values import Signals, with_errors
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
 from modelyard.objects.documents import few
 from modelyard.objects.kinds import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS
-from modelyard.reconcile.mirror import CONCURRENCY, Mirror
+from modelyard.reconcile.kernel.mirror import CONCURRENCY, Mirror
 from modelyard.resources.annotations import WAKE_QUERY
 
 log = logging.getLogger(__name__)

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from modelyard.autoscaling.kinds import MODELS, SERVICES
+from modelyard.autoscaling.fleet.kinds import MODELS, SERVICES
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.owners import Owners, owner_kind
+from modelyard.autoscaling.fleet.owners import Owners, owner_kind
 from modelyard.cluster import ClusterError, Unavailable, UnknownKind
 from modelyard.objects import Workload
-from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import Want
+from modelyard.reconcile.kernel.mirror import Mirror
+from modelyard.reconcile.plans.plan import Want
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.objects.urls import check_http_url
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.fleet import Workloads
-from modelyard.autoscaling.live.bindings.objects import (
+from modelyard.autoscaling.fleet.fleet import Workloads
+from modelyard.autoscaling.reading.bindings.objects import (
     Backends,
     BindingSpec,
     PolicySpec,
@@ -14,12 +14,12 @@ from modelyard.autoscaling.live.bindings.objects import (
     backends_of,
     workload_of,
 )
-from modelyard.autoscaling.live.bindings.views import ListedBindings, policy_of
-from modelyard.autoscaling.offline.files import PlanInputError
+from modelyard.autoscaling.reading.bindings.views import ListedBindings, policy_of
+from modelyard.autoscaling.configuration.files import PlanInputError
 from modelyard.autoscaling.offline.snapshot import PolicyEntry
-from modelyard.autoscaling.select import INSTANCE_LABEL
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.view import BindingView, TargetView
+from modelyard.autoscaling.variants.select import INSTANCE_LABEL
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
 from modelyard.objects import Key
 
 SILENT = "the metrics snapshot says nothing about it; add an entry under policies"

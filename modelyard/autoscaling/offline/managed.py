@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from modelyard.autoscaling.live.managed import (
+from modelyard.autoscaling.reading.managed import (
     KINDS,
     MANAGED,
     AnnotationInvalid,
@@ -13,7 +13,7 @@ from modelyard.autoscaling.live.managed import (
     target_of,
     variant_manifest,
 )
-from modelyard.autoscaling.offline.files import PlanInputError
+from modelyard.autoscaling.configuration.files import PlanInputError
 from modelyard.autoscaling.offline.manifests import Manifest, manifest
 from modelyard.objects import WorkloadId
 from modelyard.objects.documents import shown

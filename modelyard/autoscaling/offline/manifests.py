@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from modelyard.autoscaling.offline.files import PlanInputError, documents
+from modelyard.autoscaling.configuration.files import PlanInputError, documents
 from modelyard.objects import Key, TargetRef
 from modelyard.objects.parse import describe_owner_problem
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding

@@ -33,9 +33,9 @@ import yaml
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.offline.files import one_document
-from modelyard.metrics.values import Measure, ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration.files import one_document
+from modelyard.metrics.vocabulary.values import Measure, ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from modelyard.autoscaling.accelerators import published_short_name
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.fleet.accelerators import published_short_name
+from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.published.percentages import variant_means
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.saturation_config import Thresholds

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from math import fsum
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Parts, Reason
-from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.decisions.decision import Action
+from modelyard.autoscaling.decisions.reasons import ConditionValue, Count, Explanation, Parts, Reason
+from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants.analysis import DIGITS, Analysis
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation, Unit

@@ -12,7 +12,7 @@ from modelyard.autoscaling.bindings.behaviour import Corrector
 from modelyard.autoscaling.bindings.recommend import Recommendation
 from modelyard.autoscaling.bindings.total import Metered, TargetMetrics
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.view import TargetView
+from modelyard.autoscaling.fleet.binding_view import TargetView
 
 
 class DocumentedCorrector(Corrector):

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from math import ceil, fsum, isfinite
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Prediction
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.decisions.decision import Prediction
+from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.published import sizing
-from modelyard.autoscaling.reasons import Count, Explanation, Reason
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.decisions.reasons import Count, Explanation, Reason
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate, RequestSizes
 from modelyard.autoscaling.variants.health import load_problem

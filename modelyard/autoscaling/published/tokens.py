@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, fsum
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Action, Evidence
+from modelyard.autoscaling.decisions.decision import Action, Evidence
 from modelyard.autoscaling.published.percentages import DocumentedTargets, keep_silent
-from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Parts, Reason
-from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.decisions.reasons import ConditionValue, Count, Explanation, Parts, Reason
+from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
@@ -30,7 +30,7 @@ from modelyard.autoscaling.variants.tokens.capacity import (
 )
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
 from modelyard.autoscaling.variants.tokens.knowledge import arguments_of, memory_limit
-from modelyard.metrics.values import PodPerformance
+from modelyard.metrics.vocabulary.values import PodPerformance
 
 
 class VariantInput(NamedTuple):

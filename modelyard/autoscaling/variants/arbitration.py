@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.reasons import Explanation, Reason
+from modelyard.autoscaling.decisions.decision import Action
+from modelyard.autoscaling.decisions.reasons import Explanation, Reason
 
 
 class Arbitration(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.reasons import ConditionValue, Count, Explanation, Reason
+from modelyard.autoscaling.decisions.reasons import ConditionValue, Count, Explanation, Reason
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.metrics.values import Signals
+from modelyard.metrics.vocabulary.values import Signals
 from modelyard.objects.documents import cut, few
 
 AVAILABLE = ConditionValue.of("True", Explanation(Reason.METRICS_AVAILABLE))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.accelerators import UNRESOLVED, pool_name
-from modelyard.autoscaling.decision import UNBOUNDED, Bounds
-from modelyard.autoscaling.fleet import Consumer, Variant
-from modelyard.autoscaling.handling import Handling
+from modelyard.autoscaling.fleet.accelerators import UNRESOLVED, pool_name
+from modelyard.autoscaling.decisions.decision import UNBOUNDED, Bounds
+from modelyard.autoscaling.fleet.fleet import Consumer, Variant
+from modelyard.autoscaling.configuration.handling import Handling
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.settings import Mode
-from modelyard.autoscaling.variants.slo.objective import Objective
-from modelyard.metrics.values import PodSignal
+from modelyard.autoscaling.configuration.settings import Mode
+from modelyard.autoscaling.variants.objective import Objective
+from modelyard.metrics.vocabulary.values import PodSignal
 from modelyard.objects import Key, Notice, Pod, Workload, WorkloadId
 
 Unit = tuple[PodSignal, Pod]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from modelyard.autoscaling.accelerators import pool_of_node
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.fleet.accelerators import pool_of_node
+from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.objects.accelerators import PRODUCT_LABELS, partition_of
 from modelyard.objects.selectors import Matcher

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from modelyard.autoscaling.decision import Evidence, Step
-from modelyard.autoscaling.reasons import ConditionValue, Explanation, Parts, Reason
+from modelyard.autoscaling.decisions.decision import Evidence, Step
+from modelyard.autoscaling.decisions.reasons import ConditionValue, Explanation, Parts, Reason
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.objects import Key, Notice
 from modelyard.objects.documents import cut

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modelyard.autoscaling import conditions
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED
-from modelyard.autoscaling.decision import (
+from modelyard.autoscaling.decisions import conditions
+from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL, UNRESOLVED
+from modelyard.autoscaling.decisions.decision import (
     Action,
     Decision,
     DecisionFacts,
@@ -19,12 +19,12 @@ from modelyard.autoscaling.decision import (
     Why,
     Writes,
 )
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.memory.variants import MOST_SCALINGS, SLOMemory, VariantMemory
-from modelyard.autoscaling.reasons import ConditionValue, Reason
-from modelyard.autoscaling.settings import Mode
-from modelyard.autoscaling.startup import learn_startup
-from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.decisions.reasons import ConditionValue, Reason
+from modelyard.autoscaling.configuration.settings import Mode
+from modelyard.autoscaling.fleet.startup import learn_startup
+from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants import health, regret
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
@@ -35,7 +35,7 @@ from modelyard.autoscaling.variants.slo.outlook import Outlook
 from modelyard.autoscaling.variants.wake import scale_from_zero
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import counted, cut
-from modelyard.reconcile.plan import Subject
+from modelyard.reconcile.plans.plan import Subject
 
 
 def make_record(

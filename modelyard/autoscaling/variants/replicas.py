@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.variants.observation import Observation
 
 StuckPods = dict[str, tuple[dict[str, float], dict[str, float]]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from modelyard.autoscaling.reasons import Explanation, Reason
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.decisions.reasons import Explanation, Reason
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.analysis import analyse_repaired
 from modelyard.autoscaling.variants.demand import ModelDemand, VariantStrategy
@@ -16,7 +16,7 @@ from modelyard.autoscaling.variants.saturation_config import TokenThresholds
 from modelyard.autoscaling.variants.targets import propose_targets
 from modelyard.autoscaling.variants.tokens.analysis import Queue, analyse_tokens
 from modelyard.autoscaling.variants.wake import REASON, at_zero, wake, wake_time
-from modelyard.metrics.values import Signals
+from modelyard.metrics.vocabulary.values import Signals
 
 Wake = Callable[[ModelDemand, Signals, FleetSettings, float], Mapping[str, Proposed]]
 """Proposes for the variants at zero, by name."""

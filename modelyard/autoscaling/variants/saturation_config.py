@@ -14,8 +14,8 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from modelyard.autoscaling.accelerators import short_name
-from modelyard.autoscaling.config_maps import (
+from modelyard.autoscaling.fleet.accelerators import short_name
+from modelyard.autoscaling.configuration.config_maps import (
     DEFAULT_ENTRY,
     Document,
     Entry,
@@ -24,9 +24,9 @@ from modelyard.autoscaling.config_maps import (
     find,
     saturation_names,
 )
-from modelyard.autoscaling.decision import Step
-from modelyard.autoscaling.quotas import Quota
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.decisions.decision import Step
+from modelyard.autoscaling.fleet.quotas import Quota
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.objects import Key, Notice
 from modelyard.objects.documents import SHOWN, cut, shown
 from modelyard.resources.rules import explain

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, Document, Entry, Remarks, entry_subject, find, zero_names
-from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.config_maps import DEFAULT_ENTRY, Document, Entry, Remarks, entry_subject, find, zero_names
+from modelyard.autoscaling.fleet.fleet import Variant
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.objects import Key
 from modelyard.objects.documents import shown
 from modelyard.objects.durations import parse_go_duration

@@ -6,13 +6,13 @@ from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import replace
 from math import fsum
 
-from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.fleet.fleet import Fleet, Variant
 from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import Spread, engine_of, observed
-from modelyard.metrics.values import PodPerformance, PodSignal
+from modelyard.metrics.vocabulary.values import PodPerformance, PodSignal
 from modelyard.objects import Key
 from modelyard.objects.documents import counted
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.what_if.absence import without
 from modelyard.autoscaling.what_if.errors import WhatIfError
 from modelyard.autoscaling.what_if.inventory import with_capacity

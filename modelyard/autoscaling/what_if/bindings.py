@@ -12,9 +12,9 @@ from math import fsum
 
 from modelyard.autoscaling.bindings.shares import parse_choice
 from modelyard.autoscaling.bindings.story import units
-from modelyard.autoscaling.decision import BindingDecision
-from modelyard.autoscaling.settings import FleetSettings, Mode
-from modelyard.autoscaling.view import BindingView, TargetView
+from modelyard.autoscaling.decisions.decision import BindingDecision
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import yaml
 
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL, UNRESOLVED, pool_name, pool_of_node, short_name
-from modelyard.autoscaling.config_maps import DEFAULT_ENTRY, find, read_document, saturation_names
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import Record
-from modelyard.autoscaling.fleet import Fleet, Variant
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL, UNRESOLVED, pool_name, pool_of_node, short_name
+from modelyard.autoscaling.configuration.config_maps import DEFAULT_ENTRY, find, read_document, saturation_names
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.decisions.decision import Record
+from modelyard.autoscaling.fleet.fleet import Fleet, Variant
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.what_if.absence import without_pods
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import observed

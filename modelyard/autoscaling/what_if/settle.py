@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import Record, TickDecision
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.decisions.decision import Record, TickDecision
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.variants.zero_config import retentions
 from modelyard.autoscaling.what_if.virtual import VirtualFleet
 

@@ -23,7 +23,7 @@ from urllib3.exceptions import HTTPError
 from modelyard.local.binaries import store
 from modelyard.local.binaries.store import Stages
 from modelyard.local.paths import BinaryNotFound
-from modelyard.models.errors import FetchError
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources.http import CHUNK, HttpPool
 
 _PROBE_TIMEOUT = 3.0

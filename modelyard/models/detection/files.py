@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modelyard.models.detection.gguf import MAX_ELEMENTS, GgufError, as_config, quantization_label, read_gguf
-from modelyard.models.weight_sets import choose_weights
+from modelyard.models.storage.weight_sets import choose_weights
 from modelyard.objects.documents import shown
 
 MAX_CONFIG = 4 * 2**20

@@ -15,7 +15,7 @@ from typing import Any
 
 import urllib3
 
-from modelyard.models.errors import FetchError, unavailable
+from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.sources.http import TOKEN_LIMIT
 from modelyard.models.sources.source import Credentials
 

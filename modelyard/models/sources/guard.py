@@ -11,7 +11,7 @@ from typing import Any
 
 import urllib3
 
-from modelyard.models.errors import FetchError
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources.http import CHUNK, HttpPool
 from modelyard.models.sources.proxies import read_proxy
 from modelyard.models.sources.source import ListingBudget, check_address, check_host

@@ -15,7 +15,7 @@ from urllib.parse import urljoin, urlsplit
 
 import urllib3
 
-from modelyard.models.errors import FetchError, unavailable
+from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.sources.proxies import read_proxy
 from modelyard.models.sources.source import RangesIgnored, check_address, check_host
 

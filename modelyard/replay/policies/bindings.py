@@ -11,31 +11,31 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from modelyard.autoscaling.decision import BindingDecision
-from modelyard.autoscaling.handling import fleet_handling, handling_of
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES
-from modelyard.autoscaling.live.binding_plans import binding_plans
-from modelyard.autoscaling.live.bindings import objects
-from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
-from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
-from modelyard.autoscaling.live.bindings.values import Histories
-from modelyard.autoscaling.live.bindings.views import ListedBindings, TargetPlan, binding_view, scrapes, target_plans
+from modelyard.autoscaling.decisions.decision import BindingDecision
+from modelyard.autoscaling.configuration.handling import fleet_handling, handling_of
+from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES
+from modelyard.autoscaling.plans.binding_plans import binding_plans
+from modelyard.autoscaling.reading.bindings import objects
+from modelyard.autoscaling.reading.bindings.objects import BindingSpec, TargetSpec
+from modelyard.autoscaling.reading.bindings.pods import Instance, TargetPods
+from modelyard.autoscaling.reading.bindings.values import Histories
+from modelyard.autoscaling.reading.bindings.views import ListedBindings, TargetPlan, binding_view, scrapes, target_plans
 from modelyard.autoscaling.offline.bindings import is_ours, nowhere
 from modelyard.autoscaling.offline.manifests import Manifest
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.startup import learn_startup
-from modelyard.autoscaling.strategies import binding_strategy
-from modelyard.autoscaling.view import BindingView
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.startup import learn_startup
+from modelyard.autoscaling.pipeline.strategies import binding_strategy
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import samples
-from modelyard.metrics.pages import MetricsEndpoint, Page, PageSample, Scrape
-from modelyard.metrics.queries import Answers, Expression
-from modelyard.metrics.vocabulary import VLLM
+from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, PageSample, Scrape
+from modelyard.metrics.vocabulary.queries import Answers, Expression
+from modelyard.metrics.vocabulary.vocabulary import VLLM
 from modelyard.objects import Key, Pod, Workload, WorkloadId, parse
 from modelyard.objects.kinds import NAMESPACES
-from modelyard.reconcile.plan import Ref
-from modelyard.replay.fleet import SimulatedFleet
-from modelyard.replay.pods import SimulatedPod
+from modelyard.reconcile.plans.plan import Ref
+from modelyard.replay.simulation.fleet import SimulatedFleet
+from modelyard.replay.simulation.pods import SimulatedPod
 from modelyard.replay.policies.base import carried_out
 
 NO_PROMQL: Final = "PromQL is not evaluated in a replay"

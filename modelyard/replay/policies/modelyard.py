@@ -11,26 +11,26 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import TickDecision
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.live.variant_plans import variant_plans
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.decisions.decision import TickDecision
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.plans.variant_plans import variant_plans
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest
 from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.zero_config import retentions
-from modelyard.metrics.values import Signals
+from modelyard.metrics.vocabulary.values import Signals
 from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
-from modelyard.replay.fleet import SimulatedFleet
-from modelyard.replay.metrics import Metrics
-from modelyard.replay.pods import SimulatedPod
+from modelyard.replay.simulation.fleet import SimulatedFleet
+from modelyard.replay.simulation.metrics import Metrics
+from modelyard.replay.simulation.pods import SimulatedPod
 from modelyard.replay.policies.base import carried_out
 from modelyard.replay.policies.bindings import Bindings
 from modelyard.replay.policies.horizontal import Horizontal, HorizontalBehaviour
-from modelyard.replay.signals import SignalReader
-from modelyard.replay.variants import VariantSpec
+from modelyard.replay.simulation.signals import SignalReader
+from modelyard.replay.simulation.variants import VariantSpec
 
 ORIGIN = 1_767_225_600.0
 """The epoch second at which a replay begins (2026-01-01): decisions are made in absolute time."""

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from modelyard.autoscaling.offline.manifests import Manifest
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
 from modelyard.objects.documents import first_fault
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import METRICS, HPAPolicy, KEDAPolicy

@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from modelyard.models import names as model_names
-from modelyard.models.errors import FetchError
-from modelyard.models.settings import CONFIG_MAP
-from modelyard.models.uri import CLAIM, cache_path, kthena_model_path, parse
+from modelyard.models.delivery import names as model_names
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.storage.settings import CONFIG_MAP
+from modelyard.models.storage.uri import CLAIM, cache_path, kthena_model_path, parse
 from modelyard.objects import Key
 from modelyard.objects.parse import REQUIRED, required_terms
 from modelyard.resources.registry import ENDPOINT_VARIABLES, LIVE_ADAPTERS, LoraAdapter
 from modelyard.workloads.kthena.setup import Setup
-from modelyard.workloads.names import fitting
-from modelyard.workloads.values import Body, Problems, Refusal, plain
+from modelyard.workloads.rendering.names import fitting
+from modelyard.workloads.rendering.values import Body, Problems, Refusal, plain
 
 _NOWHERE: Final = "hostpath://models"
 ADAPTERS: Final = "/adapters"

@@ -9,21 +9,21 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar
 
-from modelyard.models.names import BASE_MODELS
+from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, SERVICES, STATEFUL_SETS
 from modelyard.objects.parse import key_of
-from modelyard.reconcile.plan import Plan, ServedKind, Want, World
+from modelyard.reconcile.plans.plan import Plan, ServedKind, Want, World
 from modelyard.resources import AutoscalingPolicy, Model, ModelRoute, ModelServer
 from modelyard.workloads.kthena.render import rendered
 from modelyard.workloads.kthena.setup import LWS, OF_MODEL, Existing
 from modelyard.workloads.kthena.status import ACTIVE, FAILED, told
-from modelyard.workloads.lifecycle import RollOut
-from modelyard.workloads.resolution import Resolved
-from modelyard.workloads.rollout_state import Standing
-from modelyard.workloads.standing import floor, is_workload
-from modelyard.workloads.values import Abilities, Refused, Rendered
-from modelyard.workloads.world import (
+from modelyard.workloads.roll_out.lifecycle import RollOut
+from modelyard.workloads.roll_out.resolution import Resolved
+from modelyard.workloads.roll_out.rollout_state import Standing
+from modelyard.workloads.roll_out.standing import floor, is_workload
+from modelyard.workloads.rendering.values import Abilities, Refused, Rendered
+from modelyard.workloads.roll_out.world import (
     BINDINGS,
     MODELS,
     MODELS_WANTED,

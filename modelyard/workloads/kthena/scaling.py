@@ -20,12 +20,12 @@ from modelyard.resources.policies import (
     AutoscalingPolicyStablePolicy,
 )
 from modelyard.resources.registry import REGISTRY, Model, ModelWorker
-from modelyard.workloads.kthena.engines import MINDIE
+from modelyard.workloads.rendering.engines import MINDIE
 from modelyard.workloads.kthena.setup import ENTRY, LWS, SCALED_ROLES, Setup, labels, metadata, role_of
 from modelyard.workloads.kthena.unified import OWN, UNIFIED
 from modelyard.workloads.kthena.workloads import LEADER_WORKER_SET, bounds, mode, role_name
-from modelyard.workloads.names import fitting
-from modelyard.workloads.values import Body, Problems, Refusal
+from modelyard.workloads.rendering.names import fitting
+from modelyard.workloads.rendering.values import Body, Problems, Refusal
 
 _SPAN: Final = re.compile(r"[0-9][0-9./]{0,31}", re.ASCII)
 _DOWN_WINDOW: Final = Duration("5m")

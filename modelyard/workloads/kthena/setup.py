@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from modelyard.models.settings import DeliverySettings
+from modelyard.models.storage.settings import DeliverySettings
 from modelyard.objects.documents import shown
 from modelyard.objects.parse import container_gpus
 from modelyard.objects.urls import describe_url_problem
@@ -26,11 +26,12 @@ from modelyard.resources.registry import (
     ModelBackend,
     ModelWorker,
 )
-from modelyard.workloads.groups import MOST_OBJECTS
-from modelyard.workloads.kthena import config, engines
-from modelyard.workloads.names import fitting, label_value
-from modelyard.workloads.pods import checked_runner
-from modelyard.workloads.values import Abilities, Body, Problems, Refusal, canonical, plain
+from modelyard.workloads.rendering.groups import MOST_OBJECTS
+from modelyard.workloads.rendering import engine_options as config
+from modelyard.workloads.rendering import engines
+from modelyard.workloads.rendering.names import fitting, label_value
+from modelyard.workloads.rendering.pods import checked_runner
+from modelyard.workloads.rendering.values import Abilities, Body, Problems, Refusal, canonical, plain
 
 LWS: Final = "leaderworkerset.x-k8s.io/v1"
 OF_MODEL, OF_GROUP = "registry.volcano.sh", "modelinfer.volcano.sh"

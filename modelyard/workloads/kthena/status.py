@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 from modelyard.objects import Condition, Notice
 from modelyard.objects.documents import few
 from modelyard.objects.parse import texts
-from modelyard.reconcile.plan import Plan, Status
-from modelyard.reconcile.status import status_plan
+from modelyard.reconcile.plans.plan import Plan, Status
+from modelyard.reconcile.plans.status import status_plan
 from modelyard.resources import Model
 from modelyard.resources.registry import DISAGGREGATED, ModelBackend
 from modelyard.workloads.kthena.setup import OF_GROUP, SCALED_ROLES, role_of
-from modelyard.workloads.rollout_state import Standing
-from modelyard.workloads.standing import is_workload
-from modelyard.workloads.story import as_asked, record, slim
-from modelyard.workloads.values import Body
+from modelyard.workloads.roll_out.rollout_state import Standing
+from modelyard.workloads.roll_out.standing import is_workload
+from modelyard.workloads.roll_out.story import as_asked, record, slim
+from modelyard.workloads.rendering.values import Body
 
 INITIALIZED, ACTIVE, FAILED = "Initialized", "Active", "Failed"
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import Final
 
 from modelyard.resources.registry import ModelWorker
-from modelyard.workloads.groups import headless_service, member_set
+from modelyard.workloads.rendering.groups import headless_service, member_set
 from modelyard.workloads.kthena.files import BackendFiles
 from modelyard.workloads.kthena.setup import LWS, OF_GROUP, Setup, role_of
 from modelyard.workloads.kthena.templates import selecting, template
-from modelyard.workloads.names import WORKER_INDEX, fitting, group_member, label_value
-from modelyard.workloads.pods import PodDraft, in_group
-from modelyard.workloads.values import Body
+from modelyard.workloads.rendering.names import WORKER_INDEX, fitting, group_member, label_value
+from modelyard.workloads.rendering.pods import PodDraft, in_group
+from modelyard.workloads.rendering.values import Body
 
 DEPLOYMENT, GROUPS, LEADER_WORKER_SET, ROLES = "Deployment", "Groups", "LeaderWorkerSet", "Roles"
 """How a backend is kept: ``Groups`` are StatefulSets, ``Roles`` Deployments, of each group."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deployments.demo.sources import tokenizer
-from modelyard.benchmarks.program import VERSION
+from modelyard.benchmarks.records.program import VERSION
 from modelyard.local.binaries import genai_bench
 
 StartEngine = Callable[..., str]

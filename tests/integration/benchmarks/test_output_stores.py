@@ -12,10 +12,10 @@ from azure_server import ACCOUNT, KEY, shared_access
 from model_hub import Fault, Hub, serve
 from s3_server import BUCKET, google_account, keys, object_store
 
-from modelyard.benchmarks.datasets import options
-from modelyard.benchmarks.outputs import FolderStore, ResultStore, open_output
-from modelyard.benchmarks.program import MeasureError
-from modelyard.benchmarks.values import Measurement, Output
+from modelyard.benchmarks.measuring.datasets import options
+from modelyard.benchmarks.measuring.outputs import FolderStore, ResultStore, open_output
+from modelyard.benchmarks.records.program import MeasureError
+from modelyard.benchmarks.records.values import Measurement, Output
 
 FILES = {"f/runs/a-1/run.json": b"{}", "f/summary.csv": b"a,b\n", "history/x.parquet": bytes(range(256)) * 100}
 

@@ -10,9 +10,9 @@ from metric_endpoints import Endpoints
 from policy_world import PolicyWorld
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.live.bindings.state import PolicyState
+from modelyard.autoscaling.live.policy_state import PolicyState
 from modelyard.cluster import Cluster
-from modelyard.metrics.scrape import Scraper
+from modelyard.metrics.endpoints.scrape import Scraper
 
 
 @pytest.fixture

@@ -17,26 +17,26 @@ from fleet_fixture import eventually, ready_status
 from metric_endpoints import Endpoints, Handler, fresh_address, page
 
 from modelyard.autoscaling.bindings.claims import without_rivals
-from modelyard.autoscaling.decision import BindingDecision
-from modelyard.autoscaling.explain import row
-from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES
-from modelyard.autoscaling.live.binding_plans import binding_plans, policy_plans
-from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings
-from modelyard.autoscaling.live.bindings.state import PolicyState
+from modelyard.autoscaling.decisions.decision import BindingDecision
+from modelyard.autoscaling.decisions.explain import row
+from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
+from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES
+from modelyard.autoscaling.plans.binding_plans import binding_plans, policy_plans
+from modelyard.autoscaling.live.collect_bindings import list_bindings, observe_bindings
+from modelyard.autoscaling.live.policy_state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.view import BindingView
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.cluster import Cluster, NotFound
-from modelyard.metrics.client import Prometheus, PrometheusError
-from modelyard.metrics.expressions import Expressions
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusError
+from modelyard.metrics.prometheus.expressions import Expressions
 from modelyard.objects import Key
 from modelyard.objects.kinds import DEPLOYMENTS, PODS, STATEFUL_SETS
-from modelyard.reconcile.carry_out import Outcome, carry_out
-from modelyard.reconcile.fence import Fence
-from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import Plan, Ref
-from modelyard.reconcile.tell import Said, tell
+from modelyard.reconcile.kernel.carry_out import Outcome, carry_out
+from modelyard.reconcile.kernel.fence import Fence
+from modelyard.reconcile.kernel.mirror import Mirror
+from modelyard.reconcile.plans.plan import Plan, Ref
+from modelyard.reconcile.kernel.tell import Said, tell
 
 KINDS = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}
 NO_PROMETHEUS = PrometheusError("no Prometheus in this test")

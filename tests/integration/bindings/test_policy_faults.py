@@ -13,19 +13,19 @@ from metric_endpoints import Handler, cut, endless, hang, page
 from policy_world import NO_PROMETHEUS, PolicyWorld
 
 from modelyard.autoscaling.bindings.claims import without_rivals
-from modelyard.autoscaling.fleet import Consumer, Fleet
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES
-from modelyard.autoscaling.live.bindings.collect import list_bindings, observe_bindings
-from modelyard.autoscaling.live.bindings.state import PolicyState
+from modelyard.autoscaling.fleet.fleet import Consumer, Fleet
+from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES
+from modelyard.autoscaling.live.collect_bindings import list_bindings, observe_bindings
+from modelyard.autoscaling.live.policy_state import PolicyState
 from modelyard.autoscaling.live.collect import Selection
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.cluster import Cluster, Invalid, UnknownKind
-from modelyard.metrics.expressions import Expressions
-from modelyard.metrics.scrape import Scraper
+from modelyard.metrics.prometheus.expressions import Expressions
+from modelyard.metrics.endpoints.scrape import Scraper
 from modelyard.objects import Key, WorkloadId
 from modelyard.objects.kinds import CRDS, DEPLOYMENTS, PODS
-from modelyard.reconcile.fence import Fence, NotTheWriter
-from modelyard.reconcile.mirror import Mirror
+from modelyard.reconcile.kernel.fence import Fence, NotTheWriter
+from modelyard.reconcile.kernel.mirror import Mirror
 
 pytestmark = pytest.mark.integration
 

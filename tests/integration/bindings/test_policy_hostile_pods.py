@@ -6,8 +6,8 @@ import pytest
 from metric_endpoints import Handler, dripping, endless, page
 from policy_world import PolicyWorld
 
-from modelyard.autoscaling.live.bindings.state import PolicyState
-from modelyard.metrics.scrape import Scraper
+from modelyard.autoscaling.live.policy_state import PolicyState
+from modelyard.metrics.endpoints.scrape import Scraper
 
 pytestmark = pytest.mark.integration
 

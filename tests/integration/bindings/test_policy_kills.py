@@ -17,7 +17,7 @@ from fleet_fixture import quick
 from policy_process import tick_when_told
 from policy_world import PolicyWorld
 
-from modelyard.autoscaling.kinds import BINDINGS
+from modelyard.autoscaling.fleet.kinds import BINDINGS
 from modelyard.local.stack import LocalStack
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ from fleet_fixture import eventually, quick, run_tick
 from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, install_roles, kubeconfig_of, tenant as tenant_of
 from policy_world import PolicyWorld
 
-from modelyard.autoscaling.kinds import BINDINGS
+from modelyard.autoscaling.fleet.kinds import BINDINGS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.cluster import Cluster, ClusterSettings, Forbidden

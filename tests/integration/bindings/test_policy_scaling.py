@@ -7,9 +7,9 @@ from fleet_fixture import eventually
 from metric_endpoints import page
 from policy_world import PolicyWorld
 
-from modelyard.autoscaling.live.bindings.state import PolicyState
+from modelyard.autoscaling.live.policy_state import PolicyState
 from modelyard.objects.kinds import EVENTS
-from modelyard.reconcile.tell import Said
+from modelyard.reconcile.kernel.tell import Said
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,9 @@ from metric_endpoints import page
 from policy_world import PolicyWorld
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.kinds import BINDINGS
-from modelyard.autoscaling.live.bindings.state import PolicyState
-from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.autoscaling.fleet.kinds import BINDINGS
+from modelyard.autoscaling.live.policy_state import PolicyState
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.wake import WakeWatch
 from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
-from modelyard.metrics.expressions import Expressions
+from modelyard.metrics.prometheus.expressions import Expressions
 
 pytestmark = pytest.mark.integration
 

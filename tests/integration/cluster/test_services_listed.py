@@ -10,7 +10,7 @@ from crds import CRD_FOLDER, served
 from modelyard.cluster import Cluster
 from modelyard.cluster.crd_install import install_crds
 from modelyard.local.stack import LocalStack
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 

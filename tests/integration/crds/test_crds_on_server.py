@@ -12,8 +12,8 @@ from command_line import modelyard_beside
 from crds import CRD_FOLDER, served
 from resource_cases import BAD, DELETE, GOOD, SAMPLES, Case, patched, sample
 
-from modelyard.autoscaling.live.binding_plans import policy_plan
-from modelyard.autoscaling.live.bindings import objects as policies
+from modelyard.autoscaling.plans.binding_plans import policy_plan
+from modelyard.autoscaling.reading.bindings import objects as policies
 from modelyard.cluster import Cluster, Invalid
 from modelyard.cluster.crd_install import WouldLose, crd_differences, install_crds
 from modelyard.local.binaries.obtain import ensure

@@ -19,7 +19,7 @@ import yaml
 from fleet_fixture import eventually
 from install_manifests import CONTROLLER_NAMESPACE, FOLDER, documents, install_roles, resources
 
-from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.reading import observe
 from modelyard.cluster import Cluster
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.binaries.obtain import ensure
@@ -285,7 +285,7 @@ async def test_the_example_tenant_writes_the_kinds_of_its_namespace_and_nothing_
 
 
 async def test_the_namespace_is_the_controllers_default(control_plane_cluster: Cluster, roles_installed: None) -> None:
-    from modelyard.autoscaling.settings import FleetSettings
+    from modelyard.autoscaling.configuration.settings import FleetSettings
 
     assert FleetSettings().controller_namespace == CONTROLLER_NAMESPACE
     assert (await control_plane_cluster.get(NAMESPACES, CONTROLLER_NAMESPACE))["status"]["phase"] == "Active"

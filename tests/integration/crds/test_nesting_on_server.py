@@ -10,11 +10,11 @@ from fleet_fixture import eventually
 
 from modelyard.cluster import Cluster
 from modelyard.cluster.transport import ApiRequest
-from modelyard.models.names import BASE_MODELS
+from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects import Key
 from modelyard.objects.parse import key_of
-from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import Want
+from modelyard.reconcile.kernel.mirror import Mirror
+from modelyard.reconcile.plans.plan import Want
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import pytest
 from service_cases import CASES, rendered
 
 from modelyard.cluster import Cluster, UnknownKind
-from modelyard.workloads.values import Rendered
+from modelyard.workloads.rendering.values import Rendered
 
 pytestmark = pytest.mark.integration
 

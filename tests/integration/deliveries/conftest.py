@@ -17,13 +17,13 @@ from s3_server import object_store
 
 from modelyard.cluster import Cluster, NotFound, Object, Unavailable
 from modelyard.local.stack import LocalStack
-from modelyard.models.lifecycle import ModelDelivery
-from modelyard.models.names import CLUSTER_BASE_MODELS, KINDS
-from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.models.delivery.lifecycle import ModelDelivery
+from modelyard.models.delivery.names import CLUSTER_BASE_MODELS, KINDS
+from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES
-from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.reconciler import Registered
+from modelyard.reconcile.plans.dispatch import Acting
+from modelyard.reconcile.kernel.reconciler import Registered
 
 L40S = {"modelyard.dev/node-group": "l40s"}
 

@@ -16,8 +16,8 @@ from fleet_fixture import eventually
 from model_hub import Hub
 
 from modelyard.local.settings import Component
-from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS
-from modelyard.models.world import NUDGE
+from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS
+from modelyard.models.delivery.world import NUDGE
 from modelyard.objects.kinds import JOBS, NAMESPACES, NODES, SECRETS
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,7 @@ from install_manifests import tenant
 from model_hub import Hub
 
 from modelyard.cluster import Cluster, ClusterSettings
-from modelyard.models.names import BASE_MODELS, finalizer
+from modelyard.models.delivery.names import BASE_MODELS, finalizer
 from modelyard.objects.kinds import NAMESPACES, SECRETS
 
 pytestmark = pytest.mark.integration

@@ -17,8 +17,8 @@ from test_delivery_faults import A100, says
 
 from modelyard.cluster import Cluster, ClusterSettings, Forbidden, Object
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import BASE_MODELS
-from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.models.delivery.names import BASE_MODELS
+from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NAMESPACES, SECRETS
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from prometheus_server import PrometheusServer
 
 from deployments.demo.observations import Sample, ScaledWorkload, sample
 from modelyard.cluster import Cluster
-from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
 
 pytestmark = pytest.mark.integration
 NAME = "llama-l40s"

@@ -22,14 +22,14 @@ from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.exporter import serve
 from modelyard.cluster import Cluster, Lease
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
-from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
 from modelyard.objects import Key
 from modelyard.objects.kinds import CRDS, DEPLOYMENTS, NAMESPACES, SERVICE_ACCOUNTS, ResourceType
 

@@ -10,7 +10,7 @@ from noted_lists import Lists
 from prometheus_server import PrometheusServer
 from tcp_proxy import TcpProxy
 
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.local.stack import LocalStack

@@ -17,17 +17,17 @@ from fleet_fixture import ServedModel, quick, run_tick
 from install_manifests import tenant
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.collect import MOST_READ_ALONE, read_workloads
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.variants.slo.classes import MOST_CLASS_MAPS
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.variants.classes import MOST_CLASS_MAPS
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.objects import ResourceType, WorkloadId
 from modelyard.objects.kinds import CONFIG_MAPS, EVENTS, REPLICA_SETS
-from modelyard.reconcile.mirror import Mirror
+from modelyard.reconcile.kernel.mirror import Mirror
 
 pytestmark = pytest.mark.integration
 

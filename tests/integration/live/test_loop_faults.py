@@ -17,14 +17,14 @@ from fleet_fixture import ServedModel, eventually, quick, run_tick
 from one_tick import tick_and_die
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import DEPLOYMENTS
-from modelyard.reconcile.fence import NotTheWriter
+from modelyard.reconcile.kernel.fence import NotTheWriter
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,8 @@ from command_line import modelyard_beside
 from fleet_fixture import Gauges, ServedModel, eventually, steadily
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
-from modelyard.autoscaling.live.bindings.objects import SOURCES
+from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.reading.bindings.objects import SOURCES
 from modelyard.cluster import Cluster
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, REPLICA_SETS, ResourceType
 

@@ -12,13 +12,13 @@ from command_line import modelyard_beside
 
 from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.models.delivery.names import CLUSTER_BASE_MODELS
 from modelyard.objects.kinds import DEPLOYMENTS
-from modelyard.reconcile.carry_out import carry_out
-from modelyard.reconcile.fence import Fence
-from modelyard.reconcile.run_view import look
-from modelyard.workloads.lifecycle import ServiceRollOut
-from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES
+from modelyard.reconcile.kernel.carry_out import carry_out
+from modelyard.reconcile.kernel.fence import Fence
+from modelyard.reconcile.kernel.run_view import look
+from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, RUNTIMES
 
 pytestmark = pytest.mark.integration
 

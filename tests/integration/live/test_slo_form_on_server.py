@@ -11,16 +11,16 @@ from decisions import make_record
 from fleet_fixture import Gauges, ServedModel, eventually, quick, run_tick, steadily
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.decision import CurrentAllocation, VariantDecision
-from modelyard.autoscaling.fleet import Fleet, Variant
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.decisions.decision import CurrentAllocation, VariantDecision
+from modelyard.autoscaling.fleet.fleet import Fleet, Variant
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
-from modelyard.autoscaling.live.variant_plans import status_of, variant_plan
+from modelyard.autoscaling.plans.variant_plans import status_of, variant_plan
 from modelyard.cluster import Cluster
 from modelyard.objects import Key, TargetRef, WorkloadId
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile.status import patch
+from modelyard.reconcile.plans.status import patch
 
 pytestmark = pytest.mark.integration
 

@@ -14,10 +14,10 @@ import pytest
 from fleet_fixture import ServedModel, quick, run_tick
 from prometheus_server import PrometheusServer
 
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES
+from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.cluster import Cluster
-from modelyard.metrics import expressions
+from modelyard.metrics.prometheus import expressions
 from modelyard.objects import Key
 from modelyard.objects.kinds import NAMESPACES
 

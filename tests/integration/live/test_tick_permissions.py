@@ -23,7 +23,7 @@ from install_manifests import (
 from needed_rights import Notes, Right, noted
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.autoscaling.kinds import BINDINGS, MODELS, POLICIES, SERVICES, VARIANTS
+from modelyard.autoscaling.fleet.kinds import BINDINGS, MODELS, POLICIES, SERVICES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.cluster import Cluster, ClusterSettings, Forbidden, NotFound

@@ -16,15 +16,15 @@ import pytest
 from fleet_fixture import Gauges, ServedModel, eventually, quick, ready_status
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.live.collect import Selection, collect
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.pickers import TOKEN, TOKEN_FOR
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
 from modelyard.cluster import AlreadyExists, Cluster
-from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.metrics.expressions import Expressions
-from modelyard.metrics.signals import LastSeen
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.prometheus.expressions import Expressions
+from modelyard.metrics.prometheus.signals import LastSeen
 from modelyard.objects import Key
 from modelyard.objects.kinds import CRDS, DEPLOYMENTS, PODS, SERVICES
 

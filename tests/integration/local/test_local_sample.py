@@ -11,7 +11,7 @@ import pytest
 import yaml
 from fleet_fixture import quick, run_tick
 
-from modelyard.autoscaling.kinds import VARIANTS
+from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.cli.local import SAMPLE
 from modelyard.cluster import Cluster

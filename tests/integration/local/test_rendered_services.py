@@ -25,7 +25,7 @@ from modelyard.cluster import Object
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
-from modelyard.workloads.values import Abilities, Rendered
+from modelyard.workloads.rendering.values import Abilities, Rendered
 
 pytestmark = pytest.mark.integration
 

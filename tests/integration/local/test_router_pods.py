@@ -19,7 +19,7 @@ from modelyard.cluster import Cluster
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
-from modelyard.metrics.client import Prometheus, PrometheusSettings
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
 from modelyard.monitoring import rules as monitoring
 from modelyard.objects.kinds import DEPLOYMENTS, PODS
 from modelyard.routing.objects import ROUTES, SERVERS

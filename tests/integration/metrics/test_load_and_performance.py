@@ -17,13 +17,13 @@ from fleet_fixture import Gauges, MetricSource, eventually, steadily
 from made_up_engine import MADE_UP
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.metrics.loads import LoadHistory
-from modelyard.metrics.queries import offered_load
-from modelyard.metrics.served import read_served
-from modelyard.metrics.signals import read_signals
-from modelyard.metrics.values import PodPerformance, Signals
-from modelyard.metrics.vocabulary import ENGINES
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.metrics.prometheus.loads import LoadHistory
+from modelyard.metrics.vocabulary.queries import offered_load
+from modelyard.metrics.prometheus.served import read_served
+from modelyard.metrics.prometheus.signals import read_signals
+from modelyard.metrics.vocabulary.values import PodPerformance, Signals
+from modelyard.metrics.vocabulary.vocabulary import ENGINES
 
 pytestmark = pytest.mark.integration
 

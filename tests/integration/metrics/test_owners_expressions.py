@@ -20,12 +20,12 @@ import pytest
 from fleet_fixture import Gauges, MetricSource
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.metrics import expressions as module
-from modelyard.metrics.client import Prometheus, PrometheusSettings
-from modelyard.metrics.expressions import AT_ONCE, MAX_ANSWER, MOST, PLACES, Expressions
-from modelyard.metrics.queries import Expression
-from modelyard.metrics.scope import scoped
-from modelyard.metrics.values import Allowed
+from modelyard.metrics.prometheus import expressions as module
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
+from modelyard.metrics.prometheus.expressions import AT_ONCE, MAX_ANSWER, MOST, PLACES, Expressions
+from modelyard.metrics.vocabulary.queries import Expression
+from modelyard.metrics.vocabulary.scope import scoped
+from modelyard.metrics.vocabulary.values import Allowed
 from modelyard.objects import Key
 
 pytestmark = pytest.mark.integration

@@ -21,9 +21,9 @@ from node_jobs import Node
 from obstore.exceptions import BaseError
 from own_authority import vouched
 
-from modelyard.models.errors import FetchError
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources import Credentials, azure, open_source
-from modelyard.models.uri import Bucket, parse
+from modelyard.models.storage.uri import Bucket, parse
 
 FILES = {"config.json": b"{}", "w.safetensors": bytes(range(256)) * 1000, "a/b/c.txt": b"c" * 2000, "none": b""}
 ODD = {name: name.encode() * 100 for name in ("a b", "ü", "a%20b", "a#b", "a+b", "[x]", "x?y", "q=1&r")}

@@ -12,11 +12,11 @@ from model_hub import Fault, Hub
 from node_jobs import QUICK, Node
 from s3_server import object_store
 
-from modelyard.models import node as jobs
-from modelyard.models.errors import FetchError
+from modelyard.models.download import node as jobs
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources import Chunk, Credentials, Listing, ModelSource, SourceFile, open_source
-from modelyard.models.store import ModelRecord, NodeStore
-from modelyard.models.uri import parse
+from modelyard.models.download.store import ModelRecord, NodeStore
+from modelyard.models.storage.uri import parse
 
 WEIGHTS = bytes(range(256)) * 1000
 FILES = {"config.json": b"{}", "w.safetensors": WEIGHTS, "a/b/c.txt": b"c" * 2000, "none": b""}

@@ -22,9 +22,9 @@ from node_jobs import Node
 from own_authority import Vouched, vouched
 from s3_server import object_store
 
-from modelyard.benchmarks.outputs import open_output
-from modelyard.benchmarks.program import MeasureError
-from modelyard.benchmarks.values import Output
+from modelyard.benchmarks.measuring.outputs import open_output
+from modelyard.benchmarks.records.program import MeasureError
+from modelyard.benchmarks.records.values import Output
 from modelyard.models.sources import amazon
 
 WEIGHTS = bytes(range(256)) * 1000
@@ -398,7 +398,7 @@ def test_hosts_in_no_proxy_are_reached_directly(
 
 
 def jobs_limits() -> Any:
-    from modelyard.models.pace import Limits
+    from modelyard.models.download.pace import Limits
 
     return Limits(patience=0.1)
 

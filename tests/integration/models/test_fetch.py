@@ -12,11 +12,11 @@ from huggingface_hub import snapshot_download
 from model_hub import Fault, Hub
 from node_jobs import Node, patterns
 
-from modelyard.models import node as jobs
-from modelyard.models.filters import FileRules
-from modelyard.models.legs import told
-from modelyard.models.pace import Limits
-from modelyard.models.transfers import progress_of
+from modelyard.models.download import node as jobs
+from modelyard.models.download.filters import FileRules
+from modelyard.models.delivery.legs import told
+from modelyard.models.download.pace import Limits
+from modelyard.models.execution.transfers import progress_of
 
 WEIGHTS = bytes(range(256)) * 2000
 FILES = {

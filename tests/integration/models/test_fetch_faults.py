@@ -17,8 +17,8 @@ import small_disk
 from model_hub import Fault, Hub
 from node_jobs import QUICK, Node
 
-from modelyard.models.node import Report
-from modelyard.models.pace import Limits
+from modelyard.models.download.node import Report
+from modelyard.models.download.pace import Limits
 from modelyard.models.sources.http import CHUNK
 
 WEIGHTS = bytes(range(256)) * 4000

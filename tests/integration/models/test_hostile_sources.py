@@ -21,8 +21,8 @@ from model_hub import Fault, Hub, serve
 from node_jobs import Node, patterns
 
 from modelyard.models import sources
-from modelyard.models.errors import FetchError
-from modelyard.models.running import JobOutcome
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.delivery.running import JobOutcome
 from modelyard.models.sources import check_host
 from modelyard.models.sources.http import Http
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings, strategies as st
 from model_hub import Hub, serve
 from node_jobs import Node
 
-from modelyard.models.fetch import TOGETHER
-from modelyard.models.pace import Limits
+from modelyard.models.download.fetch import TOGETHER
+from modelyard.models.download.pace import Limits
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["modelyard.models.node", "modelyard.models.sources.hub", "node_jobs"])
+_CONTEXT.set_forkserver_preload(["modelyard.models.download.node", "modelyard.models.sources.hub", "node_jobs"])
 
 _FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Killed processes leave nothing in the page cache that others could miss: a disk in memory shows the same."""

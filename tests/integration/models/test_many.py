@@ -15,10 +15,10 @@ import pytest
 from model_hub import Hub
 from node_jobs import Node
 
-from modelyard.models import node as jobs
-from modelyard.models.pace import Limits
+from modelyard.models.download import node as jobs
+from modelyard.models.download.pace import Limits
 from modelyard.models.sources import Listing, SourceFile
-from modelyard.models.store import ModelRecord, NodeStore
+from modelyard.models.download.store import ModelRecord, NodeStore
 
 FILES = {"config.json": b"{}", "w.safetensors": bytes(range(256)) * 4000}
 

@@ -10,7 +10,7 @@ from model_hub import Fault, Hub
 from node_jobs import QUICK, Node
 from plain_bucket import Bucket, serve
 
-from modelyard.models.store import NodeStore
+from modelyard.models.download.store import NodeStore
 
 WEIGHTS = bytes(range(256)) * 400
 FILES = {"a.json": b"{}", "config.json": b'{"a": 1}', "empty": b"", "w.safetensors": WEIGHTS}

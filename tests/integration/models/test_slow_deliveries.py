@@ -15,10 +15,10 @@ from model_hub import Hub
 from node_jobs import QUICK, Node
 from plain_bucket import Bucket, serve
 
-from modelyard.models.node import Report
-from modelyard.models.pace import DiskLimits, Limits
+from modelyard.models.download.node import Report
+from modelyard.models.download.pace import DiskLimits, Limits
 from modelyard.models.sources.http import Http
-from modelyard.models.store import EXPECTED, NodeStore
+from modelyard.models.download.store import EXPECTED, NodeStore
 
 WEIGHTS = bytes(range(256)) * 4000
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted for it")

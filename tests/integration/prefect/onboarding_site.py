@@ -37,10 +37,10 @@ from flows.parameters import OnboardParameters
 from flows.reconcile import reconcile
 from flows.roll_out import roll_out
 from modelyard.cluster import Cluster
-from modelyard.models.names import BASE_MODELS
-from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.models.delivery.names import BASE_MODELS
+from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 POOL = "onboarding"
 SPEEDS = {"h100": ("NVIDIA-H100-SXM5-80GB", 10, 0.5, 5, 0.05), "l40s": ("NVIDIA-L40S-48GB", 25, 1, 15, 0.2)}

@@ -12,7 +12,7 @@ from flows.autoscale import Autoscaling
 from flows.forms import flat
 from flows.parameters import AutoscaleParameters
 from flows.shift import Turn, run_shift, table_key
-from modelyard.reconcile.report import TickReport
+from modelyard.reconcile.plans.report import TickReport
 
 
 class RecordingController(Recording, Autoscaling):

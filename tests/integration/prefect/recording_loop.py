@@ -28,7 +28,7 @@ from flows.forms import flat
 from flows.parameters import AutoscaleParameters
 from flows.shift import Turn, run_shift, table_key
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.reconcile.report import Change, TickReport
+from modelyard.reconcile.plans.report import Change, TickReport
 from tasks.stage import STAGE, share, shared
 
 

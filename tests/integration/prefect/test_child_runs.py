@@ -23,10 +23,10 @@ from prefect_support import until
 
 from deployments import queues
 from deployments.work_pool import create_work_pool
-from modelyard.models.names import BASE_MODELS
-from modelyard.reconcile.dispatch import Claim, child_claim
-from modelyard.reconcile.plan import CLAIM
-from modelyard.reconcile.run_limits import RUNS
+from modelyard.models.delivery.names import BASE_MODELS
+from modelyard.reconcile.plans.dispatch import Claim, child_claim
+from modelyard.reconcile.plans.plan import CLAIM
+from modelyard.reconcile.plans.run_limits import RUNS
 from tasks.children import MOST_CHILDREN, TOO_MANY, ChildKind, ChildState, follow_child
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

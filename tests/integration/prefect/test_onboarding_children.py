@@ -17,7 +17,7 @@ from prefect_support import until
 from deployments.server import PrefectServer
 from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import BASE_MODELS
+from modelyard.models.delivery.names import BASE_MODELS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 

@@ -21,12 +21,12 @@ from prefect_support import until
 
 from deployments.demo.sources import tokenizer
 from flows.benchmark import benchmark, re_run_benchmarks
-from modelyard.benchmarks.world import BENCHMARK_JOBS, RE_RUN, TOKENIZER
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, RE_RUN, TOKENIZER
 from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS, PODS, SERVICES
-from modelyard.reconcile.plan import StepId
+from modelyard.reconcile.plans.plan import StepId
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

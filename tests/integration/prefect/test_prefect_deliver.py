@@ -33,13 +33,13 @@ from flows.deliver import deliver, verify_models
 from flows.reconcile import reconcile
 from modelyard.cluster import Cluster, NotFound
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import CLUSTER_BASE_MODELS
-from modelyard.models.settings import CONFIG_MAP, KEY
-from modelyard.models.world import VERIFY
+from modelyard.models.delivery.names import CLUSTER_BASE_MODELS
+from modelyard.models.storage.settings import CONFIG_MAP, KEY
+from modelyard.models.delivery.world import VERIFY
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.objects.parse import timestamp
-from modelyard.reconcile.plan import StepId
+from modelyard.reconcile.plans.plan import StepId
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

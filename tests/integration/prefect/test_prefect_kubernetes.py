@@ -32,11 +32,11 @@ from deployments.profile import PREFECT_FILE
 from deployments.server import PrefectServer
 from deployments.work_pool import RunPods, create_work_pool
 from flows.forms import ADVANCED
-from modelyard.benchmarks.world import BENCHMARK_JOBS
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
 from modelyard.cluster import AlreadyExists, Cluster, NotFound, Object
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.stack import LocalStack
-from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -23,12 +23,12 @@ from deployments.work_pool import create_work_pool
 from flows.autoscale import Autoscaling
 from flows.parameters import AutoscaleParameters
 from flows.shift import run_shift
-from modelyard.autoscaling.decision import TickDecision
+from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.cluster import Cluster, Lease, NotFound, standby_name
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import LEASES
-from modelyard.reconcile.report import TickReport
+from modelyard.reconcile.plans.report import TickReport
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -16,10 +16,10 @@ from prefect_support import until
 
 from deployments.server import PrefectServer
 from flows.benchmark import refit_profiles
-from modelyard.benchmarks.world import BENCHMARK_JOBS
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
-from modelyard.workloads.world import INFERENCE_SERVICES, VARIANTS
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, VARIANTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 

@@ -14,20 +14,20 @@ import yaml
 from command_line import modelyard_beside
 
 from flows.benchmark import refit_profiles
-from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.provenance import PROVENANCE
+from modelyard.autoscaling.fleet.kinds import VARIANTS
+from modelyard.autoscaling.fleet.provenance import PROVENANCE
 from modelyard.autoscaling.sizing.experiment import smallest
 from modelyard.autoscaling.sizing.fit import Point
-from modelyard.benchmarks.profiles import LIBRARY, ProfileKey, library_patch, read_library
-from modelyard.benchmarks.results import RunRecord, as_csv
-from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, RE_RUN, Memory
+from modelyard.benchmarks.measuring.profiles import LIBRARY, ProfileKey, library_patch, read_library
+from modelyard.benchmarks.measuring.results import RunRecord, as_csv
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY, RE_RUN, Memory
 from modelyard.cluster import Cluster
 from modelyard.engine.config import EngineConfig
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile.memory import render_memory
-from modelyard.replay.closed_loop import serve
+from modelyard.reconcile.plans.memory import render_memory
+from modelyard.replay.fitting.closed_loop import serve
 
 pytestmark = pytest.mark.integration
 

@@ -23,12 +23,12 @@ from prefect_support import until
 from flows.roll_out import roll_out
 from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.models.delivery.names import CLUSTER_BASE_MODELS
 from modelyard.objects import Key
 from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
-from modelyard.reconcile.plan import StepId
-from modelyard.workloads.render import SELECTION
-from modelyard.workloads.world import INFERENCE_SERVICES, MODELS, RUNTIMES
+from modelyard.reconcile.plans.plan import StepId
+from modelyard.workloads.rendering.render import SELECTION
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, MODELS, RUNTIMES
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -37,7 +37,7 @@ from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import DEPLOYMENTS, PODS
-from modelyard.reconcile.plan import StepId
+from modelyard.reconcile.plans.plan import StepId
 from modelyard.routing.objects import ROUTES, SERVERS
 from modelyard.routing.rolling import MEMORY, WISH
 from modelyard.routing.route_roll_out import CONDITION

@@ -13,10 +13,10 @@ from copying import DONE, Copies
 from modelyard.cluster import Cluster
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile import run_view
-from modelyard.reconcile.dispatch import Claim
-from modelyard.reconcile.plan import CLAIM, Plan, World
-from modelyard.reconcile.run_view import Acted, act
+from modelyard.reconcile.kernel import run_view
+from modelyard.reconcile.plans.dispatch import Claim
+from modelyard.reconcile.plans.plan import CLAIM, Plan, World
+from modelyard.reconcile.kernel.run_view import Acted, act
 
 pytestmark = pytest.mark.integration
 

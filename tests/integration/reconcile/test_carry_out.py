@@ -12,11 +12,11 @@ import pytest
 from modelyard.cluster import Cluster, Conflict, NotFound, Object
 from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, EVENTS
-from modelyard.reconcile.carry_out import Outcome, carry_out
-from modelyard.reconcile.fence import Fence, NotTheWriter
-from modelyard.reconcile.plan import FINALIZER, Child, Plan, Ref, Scale, Status, Subject
-from modelyard.reconcile.tell import Said, tell
-from modelyard.reconcile.write_rules import WriteRules
+from modelyard.reconcile.kernel.carry_out import Outcome, carry_out
+from modelyard.reconcile.kernel.fence import Fence, NotTheWriter
+from modelyard.reconcile.plans.plan import FINALIZER, Child, Plan, Ref, Scale, Status, Subject
+from modelyard.reconcile.kernel.tell import Said, tell
+from modelyard.reconcile.plans.write_rules import WriteRules
 from modelyard.resources import AutoscalingPolicy
 
 pytestmark = pytest.mark.integration
@@ -334,8 +334,8 @@ async def test_our_finalizer_is_set_first_and_taken_off_last(objects: Objects) -
 async def test_who_has_much_to_write_keeps_nobody_waiting(
     objects: Objects, other_namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelyard.reconcile.carry_out.CONCURRENCY", 1)
-    monkeypatch.setattr("modelyard.reconcile.carry_out.MOST_PLANS", 3)
+    monkeypatch.setattr("modelyard.reconcile.kernel.carry_out.CONCURRENCY", 1)
+    monkeypatch.setattr("modelyard.reconcile.kernel.carry_out.MOST_PLANS", 3)
     neighbour, names = Objects(objects.cluster, other_namespace), [f"n{number}" for number in range(5)]
     plans = [Plan(await objects.subject(name), annotations=MEMORY) for name in names]
     plans.append(Plan(await neighbour.subject("only"), annotations=MEMORY))
@@ -354,7 +354,7 @@ async def test_who_has_much_to_write_keeps_nobody_waiting(
 
 
 async def test_what_scales_is_written_before_what_only_tells(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.reconcile.carry_out.MOST_PLANS", 1)
+    monkeypatch.setattr("modelyard.reconcile.kernel.carry_out.MOST_PLANS", 1)
     web = await objects.deploy("web")
     scale = Plan(await objects.subject("last"), scales=(Scale(web, 1, 2, "Busy", "much to do"),))
     await objects.carry_out(Plan(await objects.subject("first"), annotations=MEMORY), scale)
@@ -364,7 +364,7 @@ async def test_what_scales_is_written_before_what_only_tells(objects: Objects, m
 async def test_who_has_much_to_tell_keeps_nobody_waiting(
     objects: Objects, other_namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelyard.reconcile.tell.MOST_EVENTS", 2)
+    monkeypatch.setattr("modelyard.reconcile.kernel.tell.MOST_EVENTS", 2)
     neighbour = Objects(objects.cluster, other_namespace)
     news = tuple(Notice(f"News{number}", "something") for number in range(4))
     plans = [Plan(await one.subject("one"), news=news[:count]) for one, count in ((objects, 4), (neighbour, 1))]

@@ -17,7 +17,7 @@ from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.objects.parse import controller_of
-from modelyard.reconcile.plan import OWNER, Child, Plan, Subject
+from modelyard.reconcile.plans.plan import OWNER, Child, Plan, Subject
 
 pytestmark = pytest.mark.integration
 

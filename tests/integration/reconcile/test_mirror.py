@@ -15,9 +15,9 @@ from modelyard.cluster import Cluster, ClusterError, ClusterSettings, UnknownKin
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, ResourceType
-from modelyard.reconcile import mirror as mirrors
-from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import LARGEST, Want
+from modelyard.reconcile.kernel import mirror as mirrors
+from modelyard.reconcile.kernel.mirror import Mirror, Store
+from modelyard.reconcile.plans.plan import LARGEST, Want
 
 pytestmark = pytest.mark.integration
 

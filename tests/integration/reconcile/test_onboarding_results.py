@@ -7,7 +7,7 @@ from onboarded import request
 
 from modelyard.cluster import Cluster
 from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS
-from modelyard.onboarding.start import OnboardRefused, take_over
+from modelyard.onboarding.execution.start import OnboardRefused, take_over
 
 pytestmark = pytest.mark.integration
 

@@ -14,10 +14,10 @@ from command_line import modelyard
 from fleet_fixture import MetricSource
 from prometheus_server import PrometheusServer, free_port
 
-from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.replay.history import HistoryRequest, read_history, trace_of
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.replay.backtest.history import HistoryRequest, read_history, trace_of
 from modelyard.replay.settings import Gaps
-from modelyard.traffic.trace import TraceInputError
+from modelyard.traffic.traces.trace import TraceInputError
 
 pytestmark = pytest.mark.integration
 
@@ -140,7 +140,7 @@ async def test_more_points_than_a_query_may_have_are_asked_for_in_parts(
     async with recorded.connect() as prometheus:
         whole = await read_history(prometheus, recorded.request())
         before = prometheus.queries
-        monkeypatch.setattr("modelyard.replay.history.POINTS", 25)
+        monkeypatch.setattr("modelyard.replay.backtest.history.POINTS", 25)
         parts = await read_history(prometheus, recorded.request())
         assert prometheus.queries - before == 9
     assert parts.equals(whole)

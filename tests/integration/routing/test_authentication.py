@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from modelyard.router import authentication
-from modelyard.router.authentication import TokenAdmission
+from modelyard.router.process import authentication
+from modelyard.router.process.authentication import TokenAdmission
 from modelyard.routing import tokens
 from modelyard.routing.configuration import AuthSettings
 from modelyard.routing.errors import ErrorAnswer

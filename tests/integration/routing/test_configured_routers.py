@@ -16,8 +16,8 @@ from redis_server import RedisServer
 from router_world import RouterWorld, chat, whole
 
 from modelyard.objects import Key
-from modelyard.router.redis_sharing import RedisLink
-from modelyard.router.service import RouterProcess
+from modelyard.router.process.redis_sharing import RedisLink
+from modelyard.router.process.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 
 pytestmark = pytest.mark.integration

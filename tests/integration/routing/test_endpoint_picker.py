@@ -35,8 +35,8 @@ from router_world import (
 from yarl import URL
 
 from modelyard.objects import Key
-from modelyard.router.ext_proc import SPARE
-from modelyard.router.service import RouterError
+from modelyard.router.process.ext_proc import SPARE
+from modelyard.router.process.service import RouterError
 
 pytestmark = pytest.mark.integration
 
@@ -460,7 +460,7 @@ async def test_a_port_that_is_taken_and_packages_that_are_missing_are_told(
     with pytest.raises(RouterError, match="choose another --ext-proc-port"):
         async with running(ext_proc_port=world.router.ext_proc_port):
             pass
-    monkeypatch.setitem(sys.modules, "modelyard.router.ext_proc", None)
+    monkeypatch.setitem(sys.modules, "modelyard.router.process.ext_proc", None)
     with pytest.raises(RouterError, match=r"install modelyard\[gateway\]"):
         async with running(ext_proc_port=0):
             pass

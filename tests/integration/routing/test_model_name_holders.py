@@ -23,11 +23,11 @@ from test_router_following import Shop, url_of
 from modelyard.cluster import Cluster, ClusterSettings, Forbidden, NotFound
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile.carry_out import carry_out
-from modelyard.reconcile.fence import Fence
-from modelyard.reconcile.plan import Mark, Plan, Subject
-from modelyard.reconcile.reconciler import Reconciler, Registered
-from modelyard.router.service import RouterProcess
+from modelyard.reconcile.kernel.carry_out import carry_out
+from modelyard.reconcile.kernel.fence import Fence
+from modelyard.reconcile.plans.plan import Mark, Plan, Subject
+from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
+from modelyard.router.process.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing.lifecycle import RouteStatus
 from modelyard.routing.model_names import BINDINGS, RECORDS, RECORDS_LABEL, record_key

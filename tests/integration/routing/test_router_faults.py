@@ -32,10 +32,10 @@ from router_world import (
 )
 
 from modelyard.objects import Key
-from modelyard.router.gauges import EnginePoller
-from modelyard.router.service import RouterError
-from modelyard.router.telemetry import MOST_SERIES, AccessLog, BoundedSeries, RequestRecord, RouterMetrics
-from modelyard.router.wake_queue import QueueFull, WakeQueue
+from modelyard.router.process.gauges import EnginePoller
+from modelyard.router.process.service import RouterError
+from modelyard.router.process.telemetry import MOST_SERIES, AccessLog, BoundedSeries, RequestRecord, RouterMetrics
+from modelyard.router.process.wake_queue import QueueFull, WakeQueue
 from modelyard.routing.fleet import RoutedFleet
 
 pytestmark = pytest.mark.integration

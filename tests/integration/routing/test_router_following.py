@@ -23,7 +23,7 @@ from deployments.profile import free_port
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import PODS
-from modelyard.router.service import RouterProcess
+from modelyard.router.process.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing.objects import ROUTES, SERVERS
 

@@ -16,8 +16,8 @@ from modelyard.local.binaries.obtain import ensure
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import EVENTS, PODS, ResourceType
-from modelyard.reconcile.fence import NotTheWriter
-from modelyard.reconcile.reconciler import Reconciler, Registered
+from modelyard.reconcile.kernel.fence import NotTheWriter
+from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.objects import ROUTES, SERVERS
 

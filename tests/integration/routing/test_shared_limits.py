@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from redis_server import RedisServer
 
 from modelyard.objects import Key
-from modelyard.router.limits import LocalLimits
-from modelyard.router.redis_sharing import OnFailure, RedisLimits, RedisLink, SharedLoad
+from modelyard.router.process.limits import LocalLimits
+from modelyard.router.process.redis_sharing import OnFailure, RedisLimits, RedisLink, SharedLoad
 from modelyard.routing import sharing
 from modelyard.routing.limits import Budget, OverBudget, TokenLimits
 from modelyard.routing.objects import Route, route

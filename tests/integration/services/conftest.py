@@ -15,15 +15,15 @@ from in_process_runs import Shift
 
 from modelyard.cluster import Cluster, NotFound, Object
 from modelyard.local.stack import LocalStack
-from modelyard.models.lifecycle import ModelDelivery
-from modelyard.models.names import CLUSTER_BASE_MODELS, KINDS
+from modelyard.models.delivery.lifecycle import ModelDelivery
+from modelyard.models.delivery.names import CLUSTER_BASE_MODELS, KINDS
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS, SERVICES
-from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.reconciler import Registered
+from modelyard.reconcile.plans.dispatch import Acting
+from modelyard.reconcile.kernel.reconciler import Registered
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.lifecycle import ServiceRollOut
-from modelyard.workloads.world import INFERENCE_SERVICES, MODELS, RUNTIMES
+from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, MODELS, RUNTIMES
 
 HPA = ResourceType("autoscaling", "v2beta2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True)
 PDB = ResourceType("policy", "v1beta1", "PodDisruptionBudget", "poddisruptionbudgets", True)

@@ -8,8 +8,8 @@ import pytest
 from conftest import NAME, Services, conditions, is_ready, is_up
 
 from modelyard.objects.kinds import DEPLOYMENTS, PODS, SERVICES
-from modelyard.workloads.resolution import ACCEPT
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.workloads.roll_out.resolution import ACCEPT
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 

@@ -12,11 +12,11 @@ import pytest
 from conftest import Services, conditions, is_ready
 from plan_details import remember_details
 
-from modelyard.metrics.client import Prometheus, PrometheusSettings
-from modelyard.metrics.served import read_served
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
+from modelyard.metrics.prometheus.served import read_served
 from modelyard.objects.kinds import SERVICES
-from modelyard.workloads.gates import GATE, GateReading
-from modelyard.workloads.lifecycle import ServiceRollOut
+from modelyard.workloads.roll_out.gates import GATE, GateReading
+from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
 from tasks.observe import read_gate
 
 pytestmark = pytest.mark.integration

@@ -13,8 +13,8 @@ from modelyard.cli.services import NoSuchService, list_services, why_service
 from modelyard.cluster import NotFound, Object
 from modelyard.local.binaries.obtain import ensure
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICES as KUBERNETES_SERVICES
-from modelyard.workloads.returning import DEADLINE
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.workloads.roll_out.returning import DEADLINE
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 

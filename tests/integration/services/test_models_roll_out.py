@@ -13,8 +13,8 @@ from model_hub import serve
 
 from modelyard.cli.services import list_services, why_service
 from modelyard.cluster import Object
-from modelyard.models.names import BASE_MODELS
-from modelyard.models.settings import CONFIG_MAP, KEY
+from modelyard.models.delivery.names import BASE_MODELS
+from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import (
     CONFIG_MAPS,
@@ -26,8 +26,8 @@ from modelyard.objects.kinds import (
 )
 from modelyard.resources import ModelRoute, ModelServer
 from modelyard.workloads.kthena.lifecycle import OF_MODELS
-from modelyard.workloads.returning import DEADLINE
-from modelyard.workloads.world import MODELS
+from modelyard.workloads.roll_out.returning import DEADLINE
+from modelyard.workloads.roll_out.world import MODELS
 
 pytestmark = pytest.mark.integration
 ENGINE = "modelyard.dev/simulated-engine:test"

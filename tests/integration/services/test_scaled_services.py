@@ -15,7 +15,7 @@ from conftest import HPA, Services, conditions, is_ready
 from demand_server import DEMAND, DemandServer
 from fleet_fixture import quick, run_tick
 
-from modelyard.autoscaling.kinds import BINDINGS, POLICIES, VARIANTS
+from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.cluster import NotFound, Object
 from modelyard.hosts import HostsFile, ServiceResolver

@@ -13,10 +13,10 @@ from conftest import MODEL, Services, conditions, forget, is_ready, is_up
 from modelyard.cli.services import why_service
 from modelyard.cluster import Object
 from modelyard.cluster.transport import ApiRequest
-from modelyard.models.names import BASE_MODELS
+from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import EVENTS, NAMESPACES, NODES, PODS
-from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, RUNTIMES
 
 pytestmark = pytest.mark.integration
 

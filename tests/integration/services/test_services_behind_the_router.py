@@ -16,12 +16,12 @@ from modelyard.cluster import Cluster
 from modelyard.hosts import HostsFile, ServiceResolver
 from modelyard.local.router import ADDRESS, install
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import FINE_TUNED_WEIGHTS
+from modelyard.models.delivery.names import FINE_TUNED_WEIGHTS
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS, PODS
 from modelyard.routing.objects import ROUTES, SERVERS
-from modelyard.workloads.model_routes import ROUTED
-from modelyard.workloads.settings import CONFIG_MAP
-from modelyard.workloads.weight_status import WEIGHTS_READY
+from modelyard.workloads.rendering.model_routes import ROUTED
+from modelyard.workloads.rendering.settings import CONFIG_MAP
+from modelyard.workloads.roll_out.weight_status import WEIGHTS_READY
 
 pytestmark = pytest.mark.integration
 

@@ -13,11 +13,11 @@ from kthena_models import a_backend
 
 from modelyard.cluster import Cluster, Object
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import CLUSTER_BASE_MODELS
+from modelyard.models.delivery.names import CLUSTER_BASE_MODELS
 from modelyard.objects.kinds import NAMESPACES
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.lifecycle import RollOut, ServiceRollOut
-from modelyard.workloads.world import MODELS, RUNTIMES
+from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
+from modelyard.workloads.roll_out.world import MODELS, RUNTIMES
 
 FORMAT = {
     "modelFormat": {"name": "safetensors", "version": "1.0.0"},

@@ -12,15 +12,15 @@ from in_process_runs import Shift
 from install_manifests import AUTOSCALER, CONTROLLER_NAMESPACE, documents, in_force, install_roles, kubeconfig_of
 from needed_rights import Right, noted
 
-from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, PROBE_OF, Memory
+from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY, PROBE_OF, Memory
 from modelyard.cluster import Cluster, Object
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS
-from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.memory import render_memory
-from modelyard.reconcile.reconciler import Registered
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.reconcile.plans.dispatch import Acting
+from modelyard.reconcile.plans.memory import render_memory
+from modelyard.reconcile.kernel.reconciler import Registered
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 

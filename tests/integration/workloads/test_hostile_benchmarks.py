@@ -15,21 +15,21 @@ from fleet_fixture import eventually
 from install_manifests import tenant
 from killed_writers import measure
 
-from modelyard.benchmarks.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.world import BENCHMARK_JOBS, LABEL, MEMORY, RE_RUN, TOKENIZER, WORK, Work
+from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, LABEL, MEMORY, RE_RUN, TOKENIZER, WORK, Work
 from modelyard.cluster import Cluster, ClusterSettings, NotFound, Object
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS, SERVICES
-from modelyard.onboarding.service_check import service_address
-from modelyard.reconcile import run_view
-from modelyard.reconcile.carry_out import MOST_DEEDS
-from modelyard.reconcile.dispatch import Acting
-from modelyard.reconcile.fence import take
-from modelyard.reconcile.plan import FAILED, LARGEST
-from modelyard.reconcile.reconciler import Reconciler, Registered
-from modelyard.reconcile.run_view import act
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.onboarding.execution.service_check import service_address
+from modelyard.reconcile.kernel import run_view
+from modelyard.reconcile.kernel.carry_out import MOST_DEEDS
+from modelyard.reconcile.plans.dispatch import Acting
+from modelyard.reconcile.kernel.fence import take
+from modelyard.reconcile.plans.plan import FAILED, LARGEST
+from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
+from modelyard.reconcile.kernel.run_view import act
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 

@@ -15,16 +15,16 @@ from fleet_fixture import eventually
 from onboarded import FollowedOnboarding, request
 from test_onboarding_kills import proceed, site, there
 
-from modelyard.benchmarks.world import BENCHMARK_JOBS
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster, NotFound
 from modelyard.objects import Key
 from modelyard.objects.kinds import ResourceType
-from modelyard.onboarding.lifecycle import Onboarding
+from modelyard.onboarding.planning.lifecycle import Onboarding
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.onboarding.start import take_over
-from modelyard.reconcile.plan import Plan, World
-from modelyard.reconcile.run_view import act
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.onboarding.execution.start import take_over
+from modelyard.reconcile.plans.plan import Plan, World
+from modelyard.reconcile.kernel.run_view import act
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 

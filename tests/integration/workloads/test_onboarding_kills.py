@@ -19,18 +19,18 @@ from killed_writers import onboard
 from needed_rights import Right, noted
 from onboarded import MEASURED, FollowedOnboarding, noisy, request
 
-from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY, Memory
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY, Memory
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
-from modelyard.models.names import BASE_MODELS
+from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS
-from modelyard.onboarding import objects
+from modelyard.onboarding.planning import objects
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.onboarding.start import OnboardRefused, take_over
-from modelyard.reconcile.memory import render_memory
-from modelyard.reconcile.run_view import act
-from modelyard.workloads import names
-from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES, VARIANTS
+from modelyard.onboarding.execution.start import OnboardRefused, take_over
+from modelyard.reconcile.plans.memory import render_memory
+from modelyard.reconcile.kernel.run_view import act
+from modelyard.workloads.rendering import names
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, RUNTIMES, VARIANTS
 
 pytestmark = pytest.mark.integration
 

@@ -26,7 +26,7 @@ from kthena_models import a_backend
 from modelyard.cluster import Unavailable
 from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.local.stack import LocalStack
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 

@@ -18,11 +18,11 @@ from modelyard.cluster import Cluster, ClusterSettings, Forbidden, UnknownKind
 from modelyard.local.stack import LocalStack
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONTROLLER_REVISIONS, DEPLOYMENTS, SERVICE_ACCOUNTS
-from modelyard.reconcile.carry_out import carry_out
-from modelyard.reconcile.fence import Fence
-from modelyard.reconcile.run_view import look
-from modelyard.workloads.values import Rendered, canonical
-from modelyard.workloads.world import INFERENCE_SERVICES
+from modelyard.reconcile.kernel.carry_out import carry_out
+from modelyard.reconcile.kernel.fence import Fence
+from modelyard.reconcile.kernel.run_view import look
+from modelyard.workloads.rendering.values import Rendered, canonical
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration
 

@@ -8,17 +8,17 @@ import pytest
 from builders import EAGER, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition, make_fleet, one, run
 from pydantic import BaseModel
 
-from modelyard.autoscaling.conditions import build
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import Action
-from modelyard.autoscaling.explain import lines, remarks, row
+from modelyard.autoscaling.decisions.conditions import build
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.decisions.decision import Action
+from modelyard.autoscaling.decisions.explain import lines, remarks, row
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
-from modelyard.autoscaling.reasons import ConditionValue
-from modelyard.autoscaling.startup import learn_startup
+from modelyard.autoscaling.decisions.reasons import ConditionValue
+from modelyard.autoscaling.fleet.startup import learn_startup
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.objects import Condition
-from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.reconcile.plans.memory import parse_memory, render_memory
 
 BUSY = [(0.9, 9)] * 2
 CALM = [(0.6, 1)] * 2

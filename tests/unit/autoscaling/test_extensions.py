@@ -11,9 +11,10 @@ import pytest
 from builders import MODEL, PUBLISHED, SATURATION, Serving, make_fleet, one
 from slo_builders import SLO, one_slo, run_slo
 
-from modelyard.autoscaling import stages, strategies
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.pipeline import stages
+from modelyard.autoscaling.pipeline import strategies
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.variants.stage import PipelineStage, StageResult
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
@@ -75,7 +76,7 @@ def test_a_strategy_that_is_not_there_in_published_mode() -> None:
 def test_a_problem_of_a_stage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = PipelineStage(lambda models, variants, tick: StageResult(problem="no list of pairs"))
     for name in ("MODEL_STAGES", "FLEET_STAGES"):
-        monkeypatch.setattr(f"modelyard.autoscaling.decide.{name}", [broken])
+        monkeypatch.setattr(f"modelyard.autoscaling.pipeline.decide.{name}", [broken])
     found = decide(make_fleet(Serving(load=[(0.5, 0)] * 2)), FleetSettings())
     assert found.errors == ("no list of pairs", "no list of pairs")
 

@@ -8,7 +8,7 @@ import pytest
 from builders import EAGER, NOW, Serving, condition, one
 
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 
 BUSY = [(0.65, 0)] * 4
 IDLE = [(0.1, 0)] * 4

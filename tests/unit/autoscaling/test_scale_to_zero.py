@@ -9,9 +9,9 @@ import pytest
 from builders import CONTROLLER, EAGER, MODEL, NOW, PUBLISHED, REPAIRED, ZERO, Serving, condition, hpa, one, run
 from decisions import Told
 
-from modelyard.autoscaling.config_maps import look_alikes
+from modelyard.autoscaling.configuration.config_maps import look_alikes
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.variants.zero_config import LONGEST, ZeroConfigs, ZeroRule, retentions
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from benchmark_world import NOW, Benchmarks
 
-from modelyard.benchmarks.probe import MADE, READY_WITHIN
-from modelyard.benchmarks.world import PROBE_OF, RE_RUN
+from modelyard.benchmarks.jobs.probe import MADE, READY_WITHIN
+from modelyard.benchmarks.jobs.world import PROBE_OF, RE_RUN
 
 GONE = {"endpoint": {"inferenceService": {"name": "chat-probe-fast", "namespace": "shop"}}}
 NAME = "InferenceService", "shop", "chat-probe-fast"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from benchmark_world import OUTPUT, Benchmarks
 
-from modelyard.benchmarks import datasets
-from modelyard.benchmarks.program import MeasureError, environment
-from modelyard.benchmarks.storage import DATASET_CREDENTIALS, DATASET_FOLDER
-from modelyard.benchmarks.values import DatasetAccess, Measurement
+from modelyard.benchmarks.measuring import datasets
+from modelyard.benchmarks.records.program import MeasureError, environment
+from modelyard.benchmarks.jobs.storage import DATASET_CREDENTIALS, DATASET_FOLDER
+from modelyard.benchmarks.records.values import DatasetAccess, Measurement
 
 BASE = {
     "reference": "shop/b",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from benchmark_world import OUTPUT, Benchmarks
 
-from modelyard.benchmarks.series import LARGEST_SPEC
-from modelyard.benchmarks.targets import LEVELS, LONGEST_RUN, SCENARIOS
-from modelyard.benchmarks.world import MOST_RUNS, TOKENIZER
-from modelyard.workloads.model_routes import served_name
+from modelyard.benchmarks.jobs.series import LARGEST_SPEC
+from modelyard.benchmarks.jobs.targets import LEVELS, LONGEST_RUN, SCENARIOS
+from modelyard.benchmarks.jobs.world import MOST_RUNS, TOKENIZER
+from modelyard.workloads.rendering.model_routes import served_name
 
 DIRECT = {"url": "http://llm.shop:8000/v1", "apiFormat": "openai", "modelName": "org/llama"}
 

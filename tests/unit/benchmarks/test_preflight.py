@@ -12,16 +12,16 @@ from command_line import modelyard
 from hypothesis import given, strategies as st
 
 from flows.parameters import OnboardParameters
-from modelyard.benchmarks import measure
-from modelyard.benchmarks.preflight import (
+from modelyard.benchmarks.measuring import measure
+from modelyard.benchmarks.records.preflight import (
     FEWEST_OUTPUT_TOKENS,
     check_output,
     check_request_parameters,
     check_scenario,
     scenario_tokens,
 )
-from modelyard.models.errors import FetchError
-from modelyard.workloads.values import Refusal
+from modelyard.models.storage.errors import FetchError
+from modelyard.workloads.rendering.values import Refusal
 
 SCENARIOS = [
     ("D(100,1)", "1 output token - write 2 or more"),

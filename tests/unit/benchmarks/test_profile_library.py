@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.sizing.fit import Fit, Point, fit
-from modelyard.benchmarks.profiles import (
+from modelyard.benchmarks.measuring.profiles import (
     LIBRARY,
     PROVENANCE,
     ProfileKey,
@@ -21,7 +21,7 @@ from modelyard.benchmarks.profiles import (
     provenance,
     read_library,
 )
-from modelyard.benchmarks.results import BenchmarkResults, RunRecord
+from modelyard.benchmarks.measuring.results import BenchmarkResults, RunRecord
 from modelyard.objects import Key
 
 WHERE = Key("tenant", LIBRARY)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelyard.benchmarks.program import (
+from modelyard.benchmarks.records.program import (
     WORDS,
     MeasureError,
     command,
@@ -17,7 +17,7 @@ from modelyard.benchmarks.program import (
     without,
     words,
 )
-from modelyard.benchmarks.values import MeasuredServer, Measurement, Output
+from modelyard.benchmarks.records.values import MeasuredServer, Measurement, Output
 
 HOME = Path("/scratch")
 

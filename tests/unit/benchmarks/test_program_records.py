@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from modelyard.benchmarks import records
-from modelyard.benchmarks.measure import failed, fitted
-from modelyard.benchmarks.program import MeasureError
-from modelyard.benchmarks.values import Measurement, Output
+from modelyard.benchmarks.records import records
+from modelyard.benchmarks.measuring.measure import failed, fitted
+from modelyard.benchmarks.records.program import MeasureError
+from modelyard.benchmarks.records.values import Measurement, Output
 from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
 
 SPREAD = {"mean": 2.0, "p50": 1.0, "p90": 3.0, "p95": 4.0, "p99": 5.0}

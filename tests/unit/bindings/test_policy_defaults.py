@@ -12,7 +12,7 @@ from modelyard.autoscaling.bindings.defaults import (
     manifest,
     policy_view,
 )
-from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
+from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic
 from modelyard.resources.policies import AutoscalingPolicyBehavior
 from modelyard.resources.registry import AutoscalingPolicy
 

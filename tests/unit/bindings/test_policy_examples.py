@@ -8,8 +8,8 @@ from policy_builders import FREE, METRIC, WRITTEN, World, each
 from modelyard.autoscaling.bindings.histogram import Buckets, quantile_of_difference
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Block, Candidate, blocks, exact_shares, greedy_shares
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic
 
 PUBLISHED = FleetSettings(compatibility=Compatibility.PUBLISHED)
 

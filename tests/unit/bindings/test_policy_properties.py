@@ -13,8 +13,8 @@ from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
 from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory, History
-from modelyard.autoscaling.view import Behaviour, DirectionLimits, Panic
-from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic
+from modelyard.reconcile.plans.memory import parse_memory, render_memory
 
 TICK = SETTINGS.tick
 PERIODS = st.sampled_from([0.0, 10.0, 15.0, 30.0, 60.0, 300.0])

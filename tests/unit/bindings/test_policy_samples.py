@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.autoscaling.bindings.histogram import Buckets, quantile_of_difference
 from modelyard.autoscaling.bindings.samples import PodHistory, PodValues, joined, pod_values
-from modelyard.metrics.pages import PageSample
+from modelyard.metrics.vocabulary.pages import PageSample
 
 
 def gauge(name: str, value: float, **labels: str) -> PageSample:

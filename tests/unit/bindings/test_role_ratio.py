@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from policy_builders import FREE, METRIC, SETTINGS, binding, each, policy, target
 
 from modelyard.autoscaling.bindings.roles import Role, in_ratio
-from modelyard.autoscaling.decision import BindingDecision
-from modelyard.autoscaling.view import BindingView
+from modelyard.autoscaling.decisions.decision import BindingDecision
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.objects import Key
 from modelyard.resources.annotations import ROLE_RATIO
 

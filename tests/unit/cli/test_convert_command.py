@@ -9,8 +9,8 @@ import pytest
 import yaml
 from command_line import Done, modelyard
 
-from modelyard.autoscaling.live.bindings.objects import binding, policy
-from modelyard.autoscaling.live.observe import variant
+from modelyard.autoscaling.reading.bindings.objects import binding, policy
+from modelyard.autoscaling.reading.observe import variant
 from modelyard.resources import parse
 
 DATA = Path(__file__).resolve().parents[2] / "data"

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from modelyard.cli.engine_metrics import create_app
-from modelyard.metrics import scrape
+from modelyard.metrics.endpoints import scrape
 from modelyard.workloads.kthena.unified import with_unified
 
 PAGE = """\

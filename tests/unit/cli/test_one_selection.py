@@ -13,8 +13,8 @@ from onboarded import request
 from service_world import ENGINE, SERVED, Fleet
 
 from modelyard.cli.worlds import world_of
-from modelyard.onboarding.fits import fits
-from modelyard.workloads.world import CLASSES_SERVED, RUNTIMES_WANTED, classes_wanted
+from modelyard.onboarding.planning.fits import fits
+from modelyard.workloads.roll_out.world import CLASSES_SERVED, RUNTIMES_WANTED, classes_wanted
 
 LLAMA = {
     "modelFormat": {"name": "safetensors", "version": "1.0.0"},

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from modelyard.autoscaling.offline.files import PlanInputError
+from modelyard.autoscaling.configuration.files import PlanInputError
 from modelyard.autoscaling.what_if import Move, WhatIfError
 from modelyard.cli.main import app
 

@@ -20,7 +20,7 @@ import deployments.worker
 ROOT = Path(__file__).resolve().parents[3]
 OWN = ("modelyard", "tasks", "flows", "deployments")
 EXTRAS = {
-    "modelyard/router/ext_proc.py": "gateway",  # imported by `--ext-proc-port` alone, which names the extra
+    "modelyard/router/process/ext_proc.py": "gateway",  # imported by `--ext-proc-port` alone, which names the extra
     "modelyard/monitoring/dashboards.py": "dev",  # `make monitoring`, in a development environment
 }
 """Files that need an optional extra, and which one."""

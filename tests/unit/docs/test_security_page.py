@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from modelyard.cluster.nesting import MAX_DEPTH
-from modelyard.metrics.bounded_connection import MOST_HEAD, MOST_INTERIM, SLICE as POD_SLICE
-from modelyard.metrics.scrape import MOST_PAGES
-from modelyard.models.legs import STARTING
-from modelyard.models.lifecycle import MOST_REMOVALS
+from modelyard.metrics.endpoints.bounded_connection import MOST_HEAD, MOST_INTERIM, SLICE as POD_SLICE
+from modelyard.metrics.endpoints.scrape import MOST_PAGES
+from modelyard.models.delivery.legs import STARTING
+from modelyard.models.delivery.lifecycle import MOST_REMOVALS
 from modelyard.objects.documents import MAX_TEXT
-from modelyard.reconcile.plan import LARGEST
-from modelyard.reconcile.reconciler import MOST_CARRIED_OUT
-from modelyard.reconcile.run_limits import PLACES, RunLimits
-from modelyard.router.processor_shares import PASS_SECONDS
+from modelyard.reconcile.plans.plan import LARGEST
+from modelyard.reconcile.kernel.reconciler import MOST_CARRIED_OUT
+from modelyard.reconcile.plans.run_limits import PLACES, RunLimits
+from modelyard.router.process.processor_shares import PASS_SECONDS
 from modelyard.routing import usage
 from modelyard.routing.model_names import MOST_NAMES
 from tasks.children import MOST_CHILDREN

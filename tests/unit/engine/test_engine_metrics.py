@@ -8,7 +8,7 @@ from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import EngineCollector, buckets, one_two_five
 from modelyard.engine.stats import EngineStats, Histogram
-from modelyard.metrics.vocabulary import ENGINES
+from modelyard.metrics.vocabulary.vocabulary import ENGINES
 
 BOUNDS = (0.0, 0.25, 1.0, 7.5)
 

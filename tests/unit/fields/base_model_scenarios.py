@@ -10,8 +10,8 @@ from plan_outcomes import planned
 from service_scenarios import ENTRY, PLAIN_RUNTIME, looking, world
 from service_world import FORMAT
 
-from modelyard.models import names
-from modelyard.models.lifecycle import ModelDelivery
+from modelyard.models.delivery import names
+from modelyard.models.delivery.lifecycle import ModelDelivery
 from modelyard.objects import Key
 from modelyard.resources import BaseModel, ClusterBaseModel, FineTunedWeight, Resource, ResourceInvalid
 from modelyard.runtimes import Ranking, parse_model, parse_runtime, select

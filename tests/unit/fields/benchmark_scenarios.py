@@ -7,7 +7,7 @@ from typing import Any
 from benchmark_world import Benchmarks
 from field_mutations import InvalidObject, Scenario
 
-from modelyard.reconcile.spec_warning import SPEC_WARNING
+from modelyard.reconcile.plans.spec_warning import SPEC_WARNING
 from modelyard.resources import BenchmarkJob, ResourceInvalid
 
 Object = dict[str, Any]

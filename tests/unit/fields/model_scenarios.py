@@ -7,7 +7,7 @@ from typing import Any
 from field_mutations import InvalidObject, Scenario
 from kthena_models import LWS, a_backend, a_model, a_worker, render_model
 
-from modelyard.workloads.values import Refused, canonical
+from modelyard.workloads.rendering.values import Refused, canonical
 
 PREFERRED = [{"weight": 1, "preference": {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}]}}]
 AFFINITY = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": PREFERRED}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from modelyard.reconcile.plan import Plan
-from modelyard.reconcile.spec_warning import SPEC_WARNING
+from modelyard.reconcile.plans.plan import Plan
+from modelyard.reconcile.plans.spec_warning import SPEC_WARNING
 
 _HASHES = frozenset(("modelyard.dev/applied", "modelyard.dev/revision"))
 

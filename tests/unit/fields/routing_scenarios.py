@@ -12,7 +12,7 @@ from field_mutations import InvalidObject, Scenario
 
 from modelyard.objects import Key
 from modelyard.objects.parse import pod as read_pod
-from modelyard.router.gauges import wanted
+from modelyard.router.process.gauges import wanted
 from modelyard.routing import objects
 from modelyard.routing.decide import Arrival, Decider, Question, most_attempts, pause
 from modelyard.routing.errors import ErrorAnswer

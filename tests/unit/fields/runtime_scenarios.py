@@ -13,7 +13,7 @@ from service_world import FORMAT
 
 from modelyard.resources import ClusterServingRuntime, Resource, ResourceInvalid, ServingRuntime
 from modelyard.runtimes import Wishes, parse_model, parse_runtime, select
-from modelyard.workloads.settings import CONFIG_MAP
+from modelyard.workloads.rendering.settings import CONFIG_MAP
 
 Object = dict[str, Any]
 MODELS: Object = {

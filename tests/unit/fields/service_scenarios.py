@@ -12,10 +12,10 @@ from pod_parts import KEDA, POD, SCALING, by_keda, container, group, single
 from service_world import FORMAT, NOW, SERVED, Fleet
 
 from modelyard.objects import Key, ResourceType
-from modelyard.reconcile.plan import ServedKind
+from modelyard.reconcile.plans.plan import ServedKind
 from modelyard.resources import InferenceService, Resource, ResourceInvalid
-from modelyard.workloads.settings import CONFIG_MAP
-from modelyard.workloads.values import Rendered
+from modelyard.workloads.rendering.settings import CONFIG_MAP
+from modelyard.workloads.rendering.values import Rendered
 
 EVERYTHING = SERVED | {
     ServedKind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),

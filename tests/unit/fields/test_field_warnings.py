@@ -14,10 +14,10 @@ from service_scenarios import world
 from service_world import NOW
 
 from modelyard.objects import Key
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Plan
-from modelyard.reconcile.status import patch
-from modelyard.workloads.runtime_status import RUNTIME_STATUSES
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import Plan
+from modelyard.reconcile.plans.status import patch
+from modelyard.workloads.roll_out.runtime_status import RUNTIME_STATUSES
 
 
 def warned(plan: Plan | None) -> tuple[str, int]:

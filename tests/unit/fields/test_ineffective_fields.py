@@ -10,9 +10,9 @@ from call_counts import count_calls
 from hypothesis import given, strategies as st
 
 from modelyard.objects import Condition, Key, Notice, ResourceType
-from modelyard.reconcile.plan import Plan, Status, Subject
-from modelyard.reconcile.spec_warning import with_spec_warning
-from modelyard.reconcile.status import patch
+from modelyard.reconcile.plans.plan import Plan, Status, Subject
+from modelyard.reconcile.plans.spec_warning import with_spec_warning
+from modelyard.reconcile.plans.status import patch
 from modelyard.resources import KINDS, InferenceService, ModelRoute
 from modelyard.resources.base import Resource
 from modelyard.resources.field_effects import Effect, effect_of, field_effects, ineffective, warning

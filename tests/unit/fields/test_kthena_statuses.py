@@ -13,13 +13,13 @@ from field_mutations import Scenario, mutants
 from kthena_models import a_backend, a_model, a_worker
 from service_world import Fleet
 
-from modelyard.autoscaling.live.binding_plans import policy_plan
-from modelyard.autoscaling.live.bindings import objects
+from modelyard.autoscaling.plans.binding_plans import policy_plan
+from modelyard.autoscaling.reading.bindings import objects
 from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.objects import Key, ResourceType
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Plan
-from modelyard.reconcile.status import patch
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import Plan
+from modelyard.reconcile.plans.status import patch
 from modelyard.resources import KINDS
 from modelyard.resources.field_effects import field_tree
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.reconcile.cadence import Cadence, Slot, shift_cadence
+from modelyard.reconcile.plans.cadence import Cadence, Slot, shift_cadence
 
 INTERVALS = st.floats(0.1, 600)
 STARTS = st.floats(-1e6, 1e6)

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from modelyard.reconcile.report import Change, TickReport
+from modelyard.reconcile.plans.report import Change, TickReport
 from tasks.journal import DecisionTable, Journal
 
 

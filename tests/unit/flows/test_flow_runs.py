@@ -9,7 +9,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import AwaitingRetry, Cancelling, Late, Pending, Running, Scheduled
 
-from modelyard.reconcile.run_limits import ActiveRun
+from modelyard.reconcile.plans.run_limits import ActiveRun
 from tasks.flow_runs import active_run, is_planned
 
 DELIVER = uuid4()

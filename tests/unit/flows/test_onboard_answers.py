@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from modelyard.metrics.engine_api import MODELS_BYTES
-from modelyard.onboarding.service_check import served_models
-from modelyard.traffic.replay import RequestFailed, open_session, send
+from modelyard.metrics.endpoints.engine_api import MODELS_BYTES
+from modelyard.onboarding.execution.service_check import served_models
+from modelyard.traffic.clients.replay import RequestFailed, open_session, send
 
 MODELS = b'{"data": [{"id": "llama"}]}'
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from deployments.bootstrap import read
 from deployments.queues import QUEUES
 from flows.reconcile import lifecycles
-from modelyard.reconcile.run_limits import PLACES, RUNS
+from modelyard.reconcile.plans.run_limits import PLACES, RUNS
 
 DECLARED = {queue.name: queue for queue in QUEUES}
 

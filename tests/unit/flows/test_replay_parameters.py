@@ -15,7 +15,7 @@ from deployments.bootstrap import closed
 from flows.forms import ADVANCED, arguments, flat
 from flows.parameters import ReplayParameters
 from flows.replay import replay as replay_flow
-from modelyard.replay.scenario import read_scenario
+from modelyard.replay.backtest.scenario import read_scenario
 from modelyard.replay.settings import Gaps
 
 ROOT = Path(__file__).resolve().parents[3]

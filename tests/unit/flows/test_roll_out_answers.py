@@ -13,9 +13,9 @@ import pytest
 
 from modelyard.hosts import HostsFile
 from modelyard.objects import Key
-from modelyard.reconcile.object_result import ObjectResult, ResultState, failures
+from modelyard.reconcile.plans.object_result import ObjectResult, ResultState, failures
 from modelyard.runtimes.protocols import health_paths
-from modelyard.workloads.roll_out_report import EngineAnswer, service_result
+from modelyard.workloads.roll_out.roll_out_report import EngineAnswer, service_result
 from tasks.roll_out import ask
 
 NAME = "chat.shop.svc.cluster.local"

@@ -12,7 +12,7 @@ from prefect.context import FlowRunContext
 from flows.parameters import BenchmarkParameters
 from flows.run_order import RunOrder
 from modelyard.objects import Key
-from modelyard.reconcile.dispatch import UNATTENDED_SECONDS
+from modelyard.reconcile.plans.dispatch import UNATTENDED_SECONDS
 
 RUN = "BenchmarkJob/chat/load/abc/1/2026"
 CLAIMED: dict[str, Any] = {

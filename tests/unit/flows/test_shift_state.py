@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flows.shift import final_state
-from modelyard.reconcile.report import ShiftReport
+from modelyard.reconcile.plans.report import ShiftReport
 
 
 @pytest.mark.parametrize(

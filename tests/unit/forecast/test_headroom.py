@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 from stages import percentages_decide, rising, tokens_decide
 
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.forecast import expected
 from modelyard.autoscaling.variants.headroom import plan_ahead
-from modelyard.metrics.values import ModelLoad
+from modelyard.metrics.vocabulary.values import ModelLoad
 
 REPAIRED = FleetSettings()
 EAGER = FleetSettings(scale_down_delay=0)

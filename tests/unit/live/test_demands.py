@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from modelyard.autoscaling.fleet import SLOSpec, Variant
-from modelyard.autoscaling.live.demands import (
+from modelyard.autoscaling.fleet.fleet import SLOSpec, Variant
+from modelyard.autoscaling.reading.demands import (
     at_zero,
     count_windows,
     needs_loads,
@@ -15,8 +15,8 @@ from modelyard.autoscaling.live.demands import (
     token_namespaces,
     wake_expressions,
 )
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.autoscaling.variants.slo.classes import MOST_CLASS_MAPS, class_references
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.variants.classes import MOST_CLASS_MAPS, class_references
 from modelyard.objects import Key, TargetRef, Workload, WorkloadId
 
 SLO = SLOSpec("m-H100-1", "H100", 1, "classes", "premium", {}, {}, 64)

@@ -13,16 +13,16 @@ from decisions import make_record
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from modelyard.autoscaling.decision import Prediction, Record
-from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live import observe
+from modelyard.autoscaling.decisions.decision import Prediction, Record
+from modelyard.autoscaling.fleet.fleet import Variant
+from modelyard.autoscaling.fleet.kinds import VARIANTS
+from modelyard.autoscaling.reading import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
-from modelyard.autoscaling.live.prediction import ANNOTATION as PREDICTION, prediction_text, read_prediction
+from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION, prediction_text, read_prediction
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.objects import Key
-from modelyard.reconcile.memory import parse_memory, render_memory
-from modelyard.reconcile.plan import Subject
+from modelyard.reconcile.plans.memory import parse_memory, render_memory
+from modelyard.reconcile.plans.plan import Subject
 
 
 @dataclass

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from modelyard.autoscaling.fleet import SLOSpec
-from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.live.demands import workload_of
+from modelyard.autoscaling.fleet.fleet import SLOSpec
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.reading.demands import workload_of
 from modelyard.objects import OwnerRef, TargetRef, WorkloadId, parse
 from modelyard.objects.limits import LONGEST_MODEL_NAME
 

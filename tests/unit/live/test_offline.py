@@ -10,10 +10,10 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.decision import Action, TickDecision
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.offline.files import PlanInputError
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.decisions.decision import Action, TickDecision
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration.files import PlanInputError
 from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import (
@@ -23,8 +23,8 @@ from modelyard.autoscaling.offline.snapshot import (
     signals_of,
     snapshot_of,
 )
-from modelyard.autoscaling.settings import Compatibility, FleetSettings
-from modelyard.metrics.values import ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key, WorkloadId
 
 NOW = 1_790_000_000.0

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from modelyard.autoscaling.live.pickers import PickerError, Pool, pool, pool_of, queues
-from modelyard.metrics.pages import Page, parse
-from modelyard.metrics.queries import QUEUE_SIZES
+from modelyard.metrics.vocabulary.pages import Page, parse
+from modelyard.metrics.vocabulary.queries import QUEUE_SIZES
 from modelyard.objects import Key
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from decisions import make_record
 
-from modelyard.autoscaling.decision import CurrentAllocation, Decision, VariantDecision
-from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.kinds import VARIANTS
-from modelyard.autoscaling.live.variant_plans import status_of, variant_plan
+from modelyard.autoscaling.decisions.decision import CurrentAllocation, Decision, VariantDecision
+from modelyard.autoscaling.fleet.fleet import Variant
+from modelyard.autoscaling.fleet.kinds import VARIANTS
+from modelyard.autoscaling.plans.variant_plans import status_of, variant_plan
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.objects import Condition, Key, Notice, TargetRef
 from modelyard.objects.parse import timestamp
-from modelyard.reconcile.plan import Subject
-from modelyard.reconcile.status import condition_body, patch
+from modelyard.reconcile.plans.plan import Subject
+from modelyard.reconcile.plans.status import condition_body, patch
 from modelyard.resources.llmd import VariantAutoscalingStatus
 
 NOW = 1_763_690_400.0

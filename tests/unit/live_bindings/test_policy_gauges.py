@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from modelyard.autoscaling.live.bindings.gauges import Gauges, PolicyCollector, gauges_of
+from modelyard.autoscaling.reading.bindings.gauges import Gauges, PolicyCollector, gauges_of
 from modelyard.objects import Key
 
 KEY = Key("chat", "llama")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kthena_models import rendered_named
 
-from modelyard.autoscaling.live.bindings.objects import (
+from modelyard.autoscaling.reading.bindings.objects import (
     ROLE,
     SOURCES,
     BindingSpec,

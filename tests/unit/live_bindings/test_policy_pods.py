@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from modelyard.autoscaling.live.bindings.pods import TargetPods, target_pods
+from modelyard.autoscaling.reading.bindings.pods import TargetPods, target_pods
 from modelyard.autoscaling.live.wants import LIVE_PODS
 from modelyard.objects import Workload, WorkloadId
-from modelyard.reconcile.mirror import Store
+from modelyard.reconcile.kernel.mirror import Store
 
 NOON = "2026-11-21T12:00:00Z"
 LWS = "leaderworkerset.sigs.k8s.io"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from modelyard.autoscaling.live.bindings.objects import BindingSpec, TargetSpec
-from modelyard.autoscaling.live.bindings.pods import Instance, TargetPods
-from modelyard.autoscaling.live.bindings.values import Histories, Measured, Reading, demand_metrics
-from modelyard.autoscaling.live.bindings.views import TargetPlan, give_way, scrapes
-from modelyard.autoscaling.view import BindingView
-from modelyard.metrics.pages import MetricsEndpoint, Page, Scrape, parse
+from modelyard.autoscaling.reading.bindings.objects import BindingSpec, TargetSpec
+from modelyard.autoscaling.reading.bindings.pods import Instance, TargetPods
+from modelyard.autoscaling.reading.bindings.values import Histories, Measured, Reading, demand_metrics
+from modelyard.autoscaling.reading.bindings.views import TargetPlan, give_way, scrapes
+from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, Scrape, parse
 from modelyard.objects import Key, Workload, WorkloadId
 
 WANTED = ("queue", "served_total", *demand_metrics())

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.metrics.queries import duration, finished_over, fleet_queries, namespace_matcher, quoted
-from modelyard.metrics.values import PodSignal
+from modelyard.metrics.vocabulary.queries import duration, finished_over, fleet_queries, namespace_matcher, quoted
+from modelyard.metrics.vocabulary.values import PodSignal
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.metrics.scope import MAX_TEXT, scoped
+from modelyard.metrics.vocabulary.scope import MAX_TEXT, scoped
 
 OWN = 'namespace="shop"'
 

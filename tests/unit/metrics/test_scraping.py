@@ -12,9 +12,9 @@ import pytest
 from metric_endpoints import Endpoints, Handler, cut, dripping, endless, hang, not_http, page
 from own_authority import vouched
 
-from modelyard.metrics import scrape
-from modelyard.metrics.pages import MetricsEndpoint, Page, Scrape
-from modelyard.metrics.scrape import CONCURRENCY, MOST_PAGES, Scraper
+from modelyard.metrics.endpoints import scrape
+from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, Scrape
+from modelyard.metrics.endpoints.scrape import CONCURRENCY, MOST_PAGES, Scraper
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from modelyard.autoscaling.bindings.names import is_latency, is_ratio
 from modelyard.autoscaling.bindings.samples import PodHistory, pod_values
-from modelyard.autoscaling.live.bindings.values import demand_metrics
+from modelyard.autoscaling.reading.bindings.values import demand_metrics
 from modelyard.engine.config import EngineConfig
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.stats import EngineStats
-from modelyard.metrics.client import Sample
-from modelyard.metrics.pages import parse
-from modelyard.metrics.queries import fleet_queries, offered_load, performance_queries
-from modelyard.metrics.signals import cache_sizes
-from modelyard.metrics.values import PodPerformance, PodSignal
-from modelyard.metrics.vocabulary import ENGINES, Engine, Kind, Ratio, Signal
+from modelyard.metrics.prometheus.client import Sample
+from modelyard.metrics.vocabulary.pages import parse
+from modelyard.metrics.vocabulary.queries import fleet_queries, offered_load, performance_queries
+from modelyard.metrics.prometheus.signals import cache_sizes
+from modelyard.metrics.vocabulary.values import PodPerformance, PodSignal
+from modelyard.metrics.vocabulary.vocabulary import ENGINES, Engine, Kind, Ratio, Signal
 
 SOURCES = Path(__file__).resolve().parents[3] / "modelyard"
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from modelyard.models.errors import FetchError
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources import Credentials, open_source
 from modelyard.models.sources.amazon import BucketAddress, locate
 from modelyard.models.sources.buckets import BucketSource
-from modelyard.models.uri import Bucket, parse
+from modelyard.models.storage.uri import Bucket, parse
 
 ROOT = Path(__file__).parents[3]
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "GCE_METADATA_HOST": "metadata.invalid"}

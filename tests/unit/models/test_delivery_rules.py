@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, strategies as st
 from model_world import HOME, Cluster, condition, model
 
-from modelyard.models import names, world
-from modelyard.models.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS, entry_key, label_key, shortened
-from modelyard.models.placement import excess, exclusion_by_affinity
-from modelyard.models.settings import DeliverySettings
+from modelyard.models.delivery import names
+from modelyard.models.delivery import world
+from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS, entry_key, label_key, shortened
+from modelyard.models.delivery.placement import excess, exclusion_by_affinity
+from modelyard.models.storage.settings import DeliverySettings
 from modelyard.objects import Key
 
 LONG = "llama-4-maverick-17b-128e-instruct"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.models.errors import FetchError
-from modelyard.models.filters import FileRules, choose
-from modelyard.models.jobs import short_accelerator
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.download.filters import FileRules, choose
+from modelyard.models.delivery.jobs import short_accelerator
 from modelyard.models.sources import SourceFile
 
 

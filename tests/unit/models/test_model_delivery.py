@@ -9,8 +9,8 @@ import pytest
 from model_world import HOME, NOW, Cluster, condition, delete, edit, model, rfc
 
 from modelyard.cli.models import columns_of
-from modelyard.models.world import NUDGE, RETENTION, VERIFY
-from modelyard.reconcile.dispatch import with_awaited_run
+from modelyard.models.delivery.world import NUDGE, RETENTION, VERIFY
+from modelyard.reconcile.plans.dispatch import with_awaited_run
 
 LABEL = "models.ome.io/clusterbasemodel.llama"
 ENTRY = "clusterbasemodel.llama"

@@ -7,7 +7,7 @@ from typing import Any
 
 from model_world import Cluster, edit, model
 
-from modelyard.models.requests import DeliveryRequest, ModelState
+from modelyard.models.execution.requests import DeliveryRequest, ModelState
 
 NOT_FOUND = {"reason": "NotFound", "message": "no such repository"}
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from model_world import HOME, NOW, Cluster, condition, delete, model
 
-from modelyard.models.legs import STARTING
-from modelyard.models.lifecycle import MOST_REMOVALS
-from modelyard.models.names import BASE_MODELS
+from modelyard.models.delivery.legs import STARTING
+from modelyard.models.delivery.lifecycle import MOST_REMOVALS
+from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects import Key
-from modelyard.reconcile.plan import LOOK_UPS, Plan, Presence
+from modelyard.reconcile.plans.plan import LOOK_UPS, Plan, Presence
 
 
 class Answers:

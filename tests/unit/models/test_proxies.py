@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from model_world import Cluster, model
 
-from modelyard.models.errors import FetchError
-from modelyard.models.settings import DeliverySettings
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.storage.settings import DeliverySettings
 from modelyard.models.sources import check_host
 from modelyard.models.sources.proxies import HttpsProxy, read_proxy
 

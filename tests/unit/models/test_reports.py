@@ -6,8 +6,8 @@ import json
 
 from hypothesis import given, strategies as st
 
-from modelyard.models.errors import FetchError
-from modelyard.models.node import Report
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.download.node import Report
 from modelyard.models.sources.http import of_status, retry_after
 from modelyard.objects.documents import printable
 from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES

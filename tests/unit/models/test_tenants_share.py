@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from model_world import HOME, NOW, Cluster, condition, delete, edit, model, rfc
 
-from modelyard.models.running import MODEL, WORK
-from modelyard.models.settings import DeliverySettings
+from modelyard.models.delivery.running import MODEL, WORK
+from modelyard.models.storage.settings import DeliverySettings
 
 Object = dict[str, Any]
 

@@ -9,7 +9,7 @@ import pytest
 from command_line import modelyard
 from model_world import Cluster, Object, condition, model, rfc
 
-from modelyard.models.errors import FetchError, unexpected
+from modelyard.models.storage.errors import FetchError, unexpected
 
 
 @pytest.mark.parametrize("uri", ["local:///models/x", "pvc://claim/x"])

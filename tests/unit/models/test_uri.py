@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.models.errors import FetchError
-from modelyard.models.uri import (
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.storage.uri import (
     Bucket,
     ClaimFolder,
     GitHubRelease,

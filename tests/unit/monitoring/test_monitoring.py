@@ -15,9 +15,9 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 
-from modelyard.autoscaling.fleet import Variant
-from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.live.bindings.gauges import Gauges, PolicyCollector
+from modelyard.autoscaling.fleet.fleet import Variant
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.reading.bindings.gauges import Gauges, PolicyCollector
 from modelyard.autoscaling.live.controller_gauges import (
     MAX_REASON,
     ControllerCollector,
@@ -32,11 +32,11 @@ from modelyard.engine.config import PROFILES
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.stats import EngineStats
-from modelyard.metrics.vocabulary import ENGINES, Kind
+from modelyard.metrics.vocabulary.vocabulary import ENGINES, Kind
 from modelyard.monitoring import __main__ as generator, rules as monitoring
 from modelyard.monitoring.dashboards import DASHBOARDS
 from modelyard.objects import Condition, Key
-from modelyard.router.telemetry import RequestRecord, RouterMetrics
+from modelyard.router.process.telemetry import RequestRecord, RouterMetrics
 from modelyard.routing.fleet import RoutedFleet
 
 ROOT = Path(__file__).resolve().parents[3]

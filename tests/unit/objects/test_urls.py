@@ -17,8 +17,8 @@ from urllib3.util import parse_url
 
 from deployments.checks import settings_problems
 from flows.parameters import AutoscaleParameters, ReplayParameters
-from modelyard.metrics.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.models.settings import AllowedHosts
+from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from modelyard.models.storage.settings import AllowedHosts
 from modelyard.objects.urls import bare, describe_url_problem
 
 WITHOUT_SCHEME = [

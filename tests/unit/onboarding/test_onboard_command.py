@@ -11,7 +11,7 @@ from onboarded import FAST, SLOW, runs
 from typer.testing import CliRunner, Result
 
 from flows.parameters import OnboardParameters
-from modelyard.benchmarks.results import RunRecord
+from modelyard.benchmarks.measuring.results import RunRecord
 from modelyard.cli.onboard import NothingChosen, app
 from modelyard.cli.options import UsageError
 

@@ -15,23 +15,23 @@ from hypothesis import given, strategies as st
 from onboarded import FAST, MEASURED, SLOW, measured as measured_run, request, runs
 from pydantic import ValidationError
 
-from modelyard.autoscaling.handling import fleet_handling, handling_of
-from modelyard.autoscaling.live import observe
-from modelyard.autoscaling.provenance import provenance
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.handling import fleet_handling, handling_of
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.fleet.provenance import provenance
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.sizing.fit import FitError, Point
-from modelyard.autoscaling.variants.slo.attainment import MOST
-from modelyard.benchmarks.results import RunRecord, as_csv
+from modelyard.autoscaling.variants.attainment import MOST
+from modelyard.benchmarks.measuring.results import RunRecord, as_csv
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
-from modelyard.onboarding import objects
-from modelyard.onboarding.choose import choose, engine_speed
-from modelyard.onboarding.plan import benchmarks
+from modelyard.onboarding.planning import objects
+from modelyard.onboarding.planning.choose import choose, engine_speed
+from modelyard.onboarding.planning.plan import benchmarks
 from modelyard.onboarding.request import ServingCandidate
-from modelyard.replay.closed_loop import serve
-from modelyard.replay.refit import benchmark_of
+from modelyard.replay.fitting.closed_loop import serve
+from modelyard.replay.refitting.refit import benchmark_of
 from modelyard.resources import BaseModel, BenchmarkJob, InferenceService, VariantAutoscaling
-from modelyard.workloads.components import components
+from modelyard.workloads.rendering.components import components
 
 
 def test_the_profile_is_the_one_that_profile_fit_makes_of_the_same_results(tmp_path: Path) -> None:

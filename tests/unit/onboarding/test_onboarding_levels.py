@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 from onboarded import SLOW, request, runs
 
 from modelyard.autoscaling.sizing.experiment import doubt
-from modelyard.benchmarks.values import MeasuredRun
-from modelyard.onboarding.choose import fitted
-from modelyard.onboarding.levels import certainty, first_levels, more_levels, next_level
+from modelyard.benchmarks.records.values import MeasuredRun
+from modelyard.onboarding.planning.choose import fitted
+from modelyard.onboarding.planning.levels import certainty, first_levels, more_levels, next_level
 from modelyard.onboarding.request import OnboardRequest
 
 

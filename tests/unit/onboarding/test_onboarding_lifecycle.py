@@ -14,23 +14,23 @@ from hypothesis import given, strategies as st
 from onboarded import MEASURED, request
 from plan_details import remember_details
 
-from modelyard.benchmarks.world import BENCHMARK_JOBS, MEMORY as BENCHMARK_MEMORY, EnginePod, Memory
-from modelyard.models.names import BASE_MODELS
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY as BENCHMARK_MEMORY, EnginePod, Memory
+from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects import Key, Node
 from modelyard.objects.kinds import CONFIG_MAPS, NODES, PODS
-from modelyard.onboarding import objects
-from modelyard.onboarding.expected import class_targets, expected
-from modelyard.onboarding.fits import MEMORY_LABEL
-from modelyard.onboarding.lifecycle import MEMORY, Onboarding
-from modelyard.onboarding.plan import Findings, added, name_of
-from modelyard.onboarding.progress import step_phases
-from modelyard.onboarding.report import conclusion, load_check, markdown, row, spent, table
+from modelyard.onboarding.planning import objects
+from modelyard.onboarding.planning.expected import class_targets, expected
+from modelyard.onboarding.planning.fits import MEMORY_LABEL
+from modelyard.onboarding.planning.lifecycle import MEMORY, Onboarding
+from modelyard.onboarding.planning.plan import Findings, added, name_of
+from modelyard.onboarding.planning.progress import step_phases
+from modelyard.onboarding.planning.report import conclusion, load_check, markdown, row, spent, table
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.memory import render_memory
-from modelyard.reconcile.plan import Plan, StepId
-from modelyard.traffic.latency import Ending, Results
-from modelyard.traffic.trace import Trace
-from modelyard.workloads.world import INFERENCE_SERVICES, RUNTIMES, RUNTIMES_WANTED, VARIANTS
+from modelyard.reconcile.plans.memory import render_memory
+from modelyard.reconcile.plans.plan import Plan, StepId
+from modelyard.traffic.traces.latency import Ending, Results
+from modelyard.traffic.traces.trace import Trace
+from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, RUNTIMES, RUNTIMES_WANTED, VARIANTS
 
 NOW, CREATED = 1_800_000_000.0, "2027-01-15T07:50:00Z"
 """The second is ten minutes before the first."""

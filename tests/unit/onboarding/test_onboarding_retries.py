@@ -7,13 +7,13 @@ from typing import Any, cast
 
 from onboarded import request
 
-from modelyard.benchmarks.world import BENCHMARK_JOBS
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster
-from modelyard.models.names import BASE_MODELS
+from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.onboarding import objects
-from modelyard.onboarding.start import retry_failed
+from modelyard.onboarding.planning import objects
+from modelyard.onboarding.execution.start import retry_failed
 
 
 class Stored:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 from onboarded import MEASURED, noisy, request
 
-from modelyard.benchmarks.values import MeasuredRun
-from modelyard.onboarding import objects
-from modelyard.onboarding.plan import Findings, Name, benchmarks, name_of, next_steps
+from modelyard.benchmarks.records.values import MeasuredRun
+from modelyard.onboarding.planning import objects
+from modelyard.onboarding.planning.plan import Findings, Name, benchmarks, name_of, next_steps
 from modelyard.onboarding.request import OnboardRequest
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}

@@ -15,10 +15,10 @@ from scripted_api import SERVED, ScriptedApi, connected, scripted_api
 from modelyard.cluster import Cluster, Unavailable
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile import mirror as mirrors
-from modelyard.reconcile.mirror import Mirror, Store
-from modelyard.reconcile.plan import Plan, Subject, Want, World
-from modelyard.reconcile.survey import Survey
+from modelyard.reconcile.kernel import mirror as mirrors
+from modelyard.reconcile.kernel.mirror import Mirror, Store
+from modelyard.reconcile.plans.plan import Plan, Subject, Want, World
+from modelyard.reconcile.kernel.survey import Survey
 
 EVIL, VICTIM = Key("evil", "deep"), Key("victim", "one")
 DEPTHS = [300, 1100, 9000]

@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from modelyard.objects import Condition, Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile import dispatch as dispatching
-from modelyard.reconcile.dispatch import (
+from modelyard.reconcile.plans import dispatch as dispatching
+from modelyard.reconcile.plans.dispatch import (
     EXPECTED_START,
     MOST_ATTEMPTS,
     MOST_IN_A_BATCH,
@@ -27,9 +27,9 @@ from modelyard.reconcile.dispatch import (
     named,
     with_awaited_run,
 )
-from modelyard.reconcile.plan import CLAIM, Child, Plan, Status, Subject
-from modelyard.reconcile.run_limits import RunLimits, RunLoad
-from modelyard.reconcile.status import condition_body
+from modelyard.reconcile.plans.plan import CLAIM, Child, Plan, Status, Subject
+from modelyard.reconcile.plans.run_limits import RunLimits, RunLoad
+from modelyard.reconcile.plans.status import condition_body
 
 NOW = 1_800_000_000.0
 ONE = Acting("copies/copies")

@@ -11,8 +11,8 @@ from secret_server import SecretServer, secret_server
 
 from modelyard.cluster import Cluster
 from modelyard.objects import Key
-from modelyard.reconcile.look_ups import MOST_LOOK_UPS, RETRY, TRUST, SecretLookUps
-from modelyard.reconcile.plan import Presence
+from modelyard.reconcile.kernel.look_ups import MOST_LOOK_UPS, RETRY, TRUST, SecretLookUps
+from modelyard.reconcile.plans.plan import Presence
 
 ONE = Key("shop", "token")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, Field
 
-from modelyard.reconcile.memory import LIMIT, parse_memory, render_memory
+from modelyard.reconcile.plans.memory import LIMIT, parse_memory, render_memory
 
 
 class Past(BaseModel):

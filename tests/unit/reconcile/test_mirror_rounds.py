@@ -14,9 +14,9 @@ from scripted_api import ScriptedApi, scripted_api
 from modelyard.cluster import Cluster, Forbidden
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile import mirror as mirrors
-from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import Want
+from modelyard.reconcile.kernel import mirror as mirrors
+from modelyard.reconcile.kernel.mirror import Mirror
+from modelyard.reconcile.plans.plan import Want
 
 
 def value(obj: dict[str, Any]) -> str:

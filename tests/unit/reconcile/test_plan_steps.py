@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, NODES
-from modelyard.reconcile.plan import Child, Mark, Plan, PlanStep, Status, StepId, StepPhase, Subject
-from modelyard.reconcile.steps import REST, part_of, pending_steps, state_of
+from modelyard.reconcile.plans.plan import Child, Mark, Plan, PlanStep, Status, StepId, StepPhase, Subject
+from modelyard.reconcile.plans.steps import REST, part_of, pending_steps, state_of
 
 SUBJECT = Subject(CONFIG_MAPS, Key("shop", "m"), "uid", 1)
 A, B = StepId("fetch", "a"), StepId("fetch", "b")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelyard.objects import Namespace
-from modelyard.reconcile.reach import ALLOW_FROM, refusal
+from modelyard.reconcile.plans.reach import ALLOW_FROM, refusal
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, SECRETS
-from modelyard.reconcile.dispatch import Acting, Claim, RunFate, dispatch
-from modelyard.reconcile.plan import Plan, Subject
-from modelyard.reconcile.run_limits import ActiveRun, RunLimits, RunLoad
+from modelyard.reconcile.plans.dispatch import Acting, Claim, RunFate, dispatch
+from modelyard.reconcile.plans.plan import Plan, Subject
+from modelyard.reconcile.plans.run_limits import ActiveRun, RunLimits, RunLoad
 
 NOW = 1_800_000_000.0
 DELIVER = Acting("deliver/deliver")

@@ -9,8 +9,8 @@ import pytest
 
 from modelyard.objects import Condition
 from modelyard.objects.parse import timestamp
-from modelyard.reconcile.plan import Status
-from modelyard.reconcile.status import is_status_due, patch
+from modelyard.reconcile.plans.plan import Status
+from modelyard.reconcile.plans.status import is_status_due, patch
 
 NOW = 1_763_690_400.0
 REFRESH = 300.0

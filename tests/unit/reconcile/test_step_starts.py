@@ -9,9 +9,9 @@ import pytest
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile import run_view
-from modelyard.reconcile.plan import Plan, PlanStep, StepId, StepPhase, Subject
-from modelyard.reconcile.run_view import (
+from modelyard.reconcile.kernel import run_view
+from modelyard.reconcile.plans.plan import Plan, PlanStep, StepId, StepPhase, Subject
+from modelyard.reconcile.kernel.run_view import (
     STARTS,
     RunView,
     StayLimits,

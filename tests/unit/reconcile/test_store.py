@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 
 from modelyard.objects import Key, Pod, parse
 from modelyard.objects.kinds import PODS
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Want
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import Want
 
 WANT: Want[Pod] = Want(PODS, parse.pod, indexes={"node": lambda pod: [pod.node] if pod.node else []})
 

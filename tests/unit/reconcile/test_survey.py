@@ -15,10 +15,10 @@ from scripted_api import ScriptedApi, scripted_api
 from modelyard.cluster import Cluster
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile import mirror as mirror_module
-from modelyard.reconcile.mirror import Mirror
-from modelyard.reconcile.plan import Plan, ServedKind, Status, Subject, Want, World
-from modelyard.reconcile.survey import Survey
+from modelyard.reconcile.kernel import mirror as mirror_module
+from modelyard.reconcile.kernel.mirror import Mirror
+from modelyard.reconcile.plans.plan import Plan, ServedKind, Status, Subject, Want, World
+from modelyard.reconcile.kernel.survey import Survey
 
 
 class Wish(NamedTuple):
@@ -134,7 +134,7 @@ async def test_an_object_that_cannot_be_planned_stops_no_other(
         survey = Survey(mirror, [Wishes()])
         with caplog.at_level(logging.WARNING):
             assert keys(await survey.look(0)) == keys(await survey.look(1)) == ["a/two"]
-    told = [record.message for record in caplog.records if record.name == "modelyard.reconcile.survey"]
+    told = [record.message for record in caplog.records if record.name == "modelyard.reconcile.kernel.survey"]
     assert told == ["ConfigMap a/one cannot be planned: RuntimeError: a bug"]
 
 
@@ -166,7 +166,7 @@ async def test_a_lifecycle_that_may_not_see_what_it_needs_is_left_out_and_says_s
         with caplog.at_level(logging.WARNING):
             assert await survey.look(0) == await survey.look(1) == {}
         told = [record.name for record in caplog.records if record.name.startswith("modelyard")]
-        assert told == ["modelyard.reconcile.survey"]
+        assert told == ["modelyard.reconcile.kernel.survey"]
         assert "wishes: nothing is told" in caplog.text
         assert wishes.heard() == []
         api.forbidden = set()
@@ -186,7 +186,7 @@ async def test_a_namespace_that_may_not_be_read_stops_no_other(
         with caplog.at_level(logging.WARNING):
             assert keys(await survey.look(0)) == keys(await survey.look(1)) == ["a/one"]
         assert wishes.heard() == ["a/one", "a/one"]
-        (told,) = [record.message for record in caplog.records if record.name == "modelyard.reconcile.survey"]
+        (told,) = [record.message for record in caplog.records if record.name == "modelyard.reconcile.kernel.survey"]
         assert told.startswith("wishes: nothing in b is told")
         await api.put("a", "one", x="fine")
         await survey.look(2)

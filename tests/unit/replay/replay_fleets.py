@@ -8,10 +8,10 @@ import numpy as np
 
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
-from modelyard.replay.fleet import SimulatedFleet
-from modelyard.replay.metrics import Metrics
-from modelyard.replay.variants import VariantSpec
-from modelyard.traffic.trace import Trace
+from modelyard.replay.simulation.fleet import SimulatedFleet
+from modelyard.replay.simulation.metrics import Metrics
+from modelyard.replay.simulation.variants import VariantSpec
+from modelyard.traffic.traces.trace import Trace
 
 KEY = Key("chat", "llama")
 ENGINE = EngineConfig(alpha=10, beta=0.5, gamma=10, delta=0.1, max_num_seqs=16, kv_cache_tokens=16_000)

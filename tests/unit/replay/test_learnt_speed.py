@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from replay_fleets import poisson
 
-from modelyard.autoscaling.decision import TickDecision
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.decisions.decision import TickDecision
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.sizing.learning import LearntSpeed
 from modelyard.replay.policies.modelyard import ModelyardPolicy
-from modelyard.replay.report import Summary, summarize
-from modelyard.replay.scenario import read_fleet
+from modelyard.replay.backtest.report import Summary, summarize
+from modelyard.replay.backtest.scenario import read_fleet
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import simulate
-from modelyard.traffic.latency import SLO
+from modelyard.replay.backtest.simulate import simulate
+from modelyard.traffic.traces.latency import SLO
 
 MANIFESTS = """
 apiVersion: apps/v1

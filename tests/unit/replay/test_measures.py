@@ -13,20 +13,20 @@ import yaml
 from builders import NOW, Serving, make_fleet
 from replay_fleets import ENGINE, poisson, spec
 
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.offline.snapshot import Snapshot, signals_of, snapshot_of
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.what_if.load import scale_load
-from modelyard.metrics import values
-from modelyard.metrics.client import Sample
-from modelyard.metrics.queries import fleet_queries, performance_queries
-from modelyard.metrics.signals import read_performance, read_pods
-from modelyard.metrics.values import Over, PodMeasures, PodPerformance, PodSignal, Signals, UnderLoad
-from modelyard.metrics.vocabulary import ENGINES
-from modelyard.replay.fleet import SimulatedFleet
-from modelyard.replay.metrics import Metrics
+from modelyard.metrics.vocabulary import values
+from modelyard.metrics.prometheus.client import Sample
+from modelyard.metrics.vocabulary.queries import fleet_queries, performance_queries
+from modelyard.metrics.prometheus.signals import read_performance, read_pods
+from modelyard.metrics.vocabulary.values import Over, PodMeasures, PodPerformance, PodSignal, Signals, UnderLoad
+from modelyard.metrics.vocabulary.vocabulary import ENGINES
+from modelyard.replay.simulation.fleet import SimulatedFleet
+from modelyard.replay.simulation.metrics import Metrics
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.signals import SignalReader
+from modelyard.replay.simulation.signals import SignalReader
 
 both = pytest.mark.parametrize("told", [PodSignal, PodPerformance])
 
@@ -111,7 +111,7 @@ def test_a_new_value_is_one_more_field(tmp_path: Path) -> None:
     (tmp_path / "one_more.py").write_text(
         "import sys, more_values as values\n"
         "assert 'preemptions' in {*values.PodSignal.measures()} & {*values.PodPerformance.measures()}\n"
-        "sys.modules['modelyard.metrics.values'] = values\n"
+        "sys.modules['modelyard.metrics.vocabulary.values'] = values\n"
     )
     options = "-q --noconftest -p no:xdist -p no:cacheprovider -p one_more -o addopts="
     run = subprocess.run(

@@ -13,10 +13,10 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from modelyard.autoscaling.variants.slo.attainment import LOADS, Holding
-from modelyard.replay.report import Timeline
+from modelyard.autoscaling.variants.attainment import LOADS, Holding
+from modelyard.replay.backtest.report import Timeline
 from modelyard.replay.settings import SimulationSettings
-from modelyard.traffic.latency import SLO
+from modelyard.traffic.traces.latency import SLO
 
 ROOT = Path(__file__).resolve().parents[3]
 

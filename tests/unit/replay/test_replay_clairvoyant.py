@@ -11,14 +11,14 @@ from hypothesis import given, strategies as st
 from replay_fleets import ENGINE, Script, poisson, spec, trace_of
 
 from modelyard.engine.config import EngineConfig
-from modelyard.replay.clairvoyant import Clairvoyant, Programme
+from modelyard.replay.backtest.clairvoyant import Clairvoyant, Programme
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import HPAPolicy, KEDAPolicy
-from modelyard.replay.report import summarize
+from modelyard.replay.backtest.report import summarize
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import simulate
-from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace
+from modelyard.replay.backtest.simulate import simulate
+from modelyard.traffic.traces.latency import SLO
+from modelyard.traffic.traces.trace import Trace
 
 QUICK = SimulationSettings(pre_roll=60)
 

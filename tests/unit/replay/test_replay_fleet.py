@@ -12,8 +12,8 @@ from replay_fleets import ENGINE, KEY, Script, poisson, spec, trace_of
 
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import Run, simulate
-from modelyard.traffic.latency import Ending
+from modelyard.replay.backtest.simulate import Run, simulate
+from modelyard.traffic.traces.latency import Ending
 from modelyard.traffic.router import Routing
 
 QUICK = SimulationSettings(pre_roll=60)

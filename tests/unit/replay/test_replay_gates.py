@@ -12,11 +12,11 @@ from command_line import modelyard
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from modelyard.replay.gates import COMPARISONS, LATENCIES, METRICS, SHARES, RequirementInvalid, parse, unmet, value
-from modelyard.replay.output import as_csv
-from modelyard.replay.report import Summary
+from modelyard.replay.backtest.gates import COMPARISONS, LATENCIES, METRICS, SHARES, RequirementInvalid, parse, unmet, value
+from modelyard.replay.backtest.output import as_csv
+from modelyard.replay.backtest.report import Summary
 from modelyard.replay.request import ReplayRequest
-from modelyard.traffic.latency import Percentiles
+from modelyard.traffic.traces.latency import Percentiles
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = ROOT / "config/samples/plan/manifests.yaml"

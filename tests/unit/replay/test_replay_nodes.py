@@ -9,7 +9,7 @@ from replay_fleets import Script, poisson, spec
 
 from modelyard.objects import Node
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import Run, simulate
+from modelyard.replay.backtest.simulate import Run, simulate
 
 QUICK = SimulationSettings(pre_roll=60, actuation_delay=0)
 GPU = "nvidia.com/gpu"

@@ -16,9 +16,9 @@ from replay_fleets import spec
 from modelyard.engine.config import EngineConfig
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import Run, simulate
+from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.traffic.router import Routing
-from modelyard.traffic.trace import Trace
+from modelyard.traffic.traces.trace import Trace
 
 CUSTOMERS = 8_000
 SERVICE = 1.0

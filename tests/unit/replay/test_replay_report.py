@@ -15,20 +15,20 @@ import typer
 from replay_fleets import KEY, Script, poisson, spec, trace_of
 from typer.testing import CliRunner
 
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.cli.replay import replay
-from modelyard.replay import output
-from modelyard.replay.compare import Batch, replay as compare
-from modelyard.replay.output import write_report
+from modelyard.replay.backtest import output
+from modelyard.replay.backtest.compare import Batch, replay as compare
+from modelyard.replay.backtest.output import write_report
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.parse import split
-from modelyard.replay.report import Summary, Timeline, summarize, timeline
+from modelyard.replay.backtest.report import Summary, Timeline, summarize, timeline
 from modelyard.replay.request import numbers, seconds
-from modelyard.replay.scenario import ReplayedFleet, Scenario
+from modelyard.replay.backtest.scenario import ReplayedFleet, Scenario
 from modelyard.replay.settings import SimulationError, SimulationSettings
-from modelyard.replay.simulate import Run, simulate
+from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.reports import OutputError
-from modelyard.traffic.latency import SLO
+from modelyard.traffic.traces.latency import SLO
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = ROOT / "config/samples/plan/manifests.yaml"

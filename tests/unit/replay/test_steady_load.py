@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from modelyard.engine.config import EngineConfig
-from modelyard.replay.steady import steady, steady_load
+from modelyard.replay.backtest.steady import steady, steady_load
 
 ENGINE = EngineConfig(alpha=20, beta=0.5, gamma=10, delta=0.1, max_num_seqs=8, kv_cache_tokens=20_000)
 

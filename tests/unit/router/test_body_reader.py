@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from modelyard.router.body_reader import BodyReader, is_long
-from modelyard.router.processor_shares import Account, ProcessorShares
+from modelyard.router.process.body_reader import BodyReader, is_long
+from modelyard.router.process.processor_shares import Account, ProcessorShares
 from modelyard.routing.body import (
     BodySummary,
     ModelRequest,

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 from aiohttp import web
 
-from modelyard.metrics.bounded_connection import SLICE
-from modelyard.router.connections import MOST_ACCEPTED, MOST_AHEAD, Acceptor, Connection, Listener
-from modelyard.router.processor_shares import PASS_SECONDS, ProcessorShares
+from modelyard.metrics.endpoints.bounded_connection import SLICE
+from modelyard.router.process.connections import MOST_ACCEPTED, MOST_AHEAD, Acceptor, Connection, Listener
+from modelyard.router.process.processor_shares import PASS_SECONDS, ProcessorShares
 
 PIECE = b"x" * (MOST_AHEAD + 1)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"

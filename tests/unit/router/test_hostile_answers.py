@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from router_world import RecordingEngine, RouterWorld, an_address, chat, eventually, running
 
-from modelyard.metrics.bounded_connection import SLICE, BoundedConnection
+from modelyard.metrics.endpoints.bounded_connection import SLICE, BoundedConnection
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import aiohttp
 import pytest
 
-from modelyard.metrics.bounded_connection import MOST_HEAD, MOST_INTERIM, SLICE, BoundedConnection
-from modelyard.metrics.pages import MetricsEndpoint, Scrape
-from modelyard.metrics.scrape import Scraper
-from modelyard.router.pod_client import PodAnswer, PodClient
-from modelyard.router.pod_connection import HEAD_SLICE, PAUSE_AT, PodConnector
-from modelyard.router.processor_shares import ProcessorShares
+from modelyard.metrics.endpoints.bounded_connection import MOST_HEAD, MOST_INTERIM, SLICE, BoundedConnection
+from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Scrape
+from modelyard.metrics.endpoints.scrape import Scraper
+from modelyard.router.process.pod_client import PodAnswer, PodClient
+from modelyard.router.process.pod_connection import HEAD_SLICE, PAUSE_AT, PodConnector
+from modelyard.router.process.processor_shares import ProcessorShares
 from modelyard.routing.errors import ErrorAnswer, busy
 
 HEAD = ("POST /v1/completions HTTP/1.1", "Host: pod")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from modelyard.fairness import OLDEST_EVERY
-from modelyard.router.processor_shares import PASS_SECONDS, SLICE_OVERHEAD, ProcessorShares
+from modelyard.router.process.processor_shares import PASS_SECONDS, SLICE_OVERHEAD, ProcessorShares
 
 SLICE = 0.001
 ATTACKER, NEIGHBOUR = ("namespace", "attacker"), ("namespace", "neighbour")

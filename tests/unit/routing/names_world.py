@@ -8,8 +8,8 @@ from typing import Any
 from routing_world import HOME, NOW, a_route, metadata
 
 from modelyard.objects import Key, ResourceType
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Plan, World
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import Plan, World
 from modelyard.routing.fleet import NameSources, RoutedFleet
 from modelyard.routing.lifecycle import RouteStatus
 from modelyard.routing.model_names import BINDINGS, RECORDS, bindings_wanted, records_wanted

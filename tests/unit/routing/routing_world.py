@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from modelyard.objects import Key, ResourceType
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Plan, Want, World
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import Plan, Want, World
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 
 NOW = 1_800_000_000.0

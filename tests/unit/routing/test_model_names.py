@@ -15,7 +15,7 @@ from routing_world import HOME, a_server
 from service_world import SERVED, Fleet
 
 from modelyard.objects import Key
-from modelyard.reconcile.plan import ServedKind
+from modelyard.reconcile.plans.plan import ServedKind
 from modelyard.resources import ModelRoute, ModelServer
 from modelyard.routing import model_names
 from modelyard.routing.decide import Arrival, Decider, Question
@@ -25,8 +25,8 @@ from modelyard.routing.model_names import MOST_NAMES, RECORDS, HeldNames, digest
 from modelyard.routing.name_records import NameRecords
 from modelyard.routing.objects import route, server
 from modelyard.routing.table import Destination
-from modelyard.workloads.model_routes import ROUTED
-from modelyard.workloads.settings import CONFIG_MAP
+from modelyard.workloads.rendering.model_routes import ROUTED
+from modelyard.workloads.rendering.settings import CONFIG_MAP
 
 NETWORKING = frozenset(ServedKind(kind.api_version, kind.__name__) for kind in (ModelServer, ModelRoute))
 SERVERS = (Key("shop", "server"), Key("evil", "server"))

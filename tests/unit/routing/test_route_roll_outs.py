@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from plan_details import remember_details
 from routing_world import NOW, a_pod, a_route, a_server
 
-from modelyard.metrics.routed import quantile
-from modelyard.metrics.values import RoutedRequests
+from modelyard.metrics.prometheus.routed import quantile
+from modelyard.metrics.vocabulary.values import RoutedRequests
 from modelyard.objects import Key
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import Plan
-from modelyard.reconcile.reconciler import only_told
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import Plan
+from modelyard.reconcile.kernel.reconciler import only_told
 from modelyard.routing.rolling import (
     MEMORY,
     WISH,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.router.configured import ConfigurationFile, Configured
-from modelyard.router.limits import LocalLimits
+from modelyard.router.process.configured import ConfigurationFile, Configured
+from modelyard.router.process.limits import LocalLimits
 from modelyard.routing.configuration import AuthSettings, RedisSettings, RouterConfiguration, read_configuration
 from modelyard.routing.errors import unauthorized
 from modelyard.routing.plugins import Configuration

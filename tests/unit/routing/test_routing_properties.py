@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from routing_world import HOME, NOW, a_pod, a_route, a_server, plan, world, written
 
 from modelyard.objects import Key
-from modelyard.reconcile.plan import Plan
+from modelyard.reconcile.plans.plan import Plan
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 
 names = st.sampled_from(["a", "b", "c"])

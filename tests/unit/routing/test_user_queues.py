@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from modelyard.fairness import DecayingUsage, Ticket
-from modelyard.router.user_queues import UserQueues
+from modelyard.router.process.user_queues import UserQueues
 from modelyard.routing.configuration import FairnessSettings
 from modelyard.routing.seams import NotServed, Principal
 from modelyard.routing.user_queue import NOBODY, UserQueue

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, strategies as st
 
 from modelyard.runtimes.images import LONGEST, images_of, parse_image
-from modelyard.workloads.kthena.engines import OF as ENGINES
+from modelyard.workloads.rendering.engines import OF as ENGINES
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 FOLDER = CONFIG / "runtimes"

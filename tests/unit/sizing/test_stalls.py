@@ -9,17 +9,17 @@ import pytest
 from examples import few
 from hypothesis import given, strategies as st
 
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.sizing.stalls import SPREAD, Sizes, Speed, evened, missed, per_request, sizes_of
 from modelyard.engine.config import PROFILES
 from modelyard.objects import Key
 from modelyard.replay.policies.parse import make, split
-from modelyard.replay.report import summarize
+from modelyard.replay.backtest.report import summarize
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulate import simulate
-from modelyard.replay.variants import VariantSpec
-from modelyard.traffic.latency import SLO
-from modelyard.traffic.trace import Trace
+from modelyard.replay.backtest.simulate import simulate
+from modelyard.replay.simulation.variants import VariantSpec
+from modelyard.traffic.traces.latency import SLO
+from modelyard.traffic.traces.trace import Trace
 
 L40S = Speed(22.6, 0.18, 25.0, 0.105, 2000.0, 60.0)
 LOADS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])

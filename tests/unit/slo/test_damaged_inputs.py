@@ -11,15 +11,15 @@ from builders import MODEL, NOW, SATURATION, Serving, condition, gpu_node, recor
 from decisions import told
 from slo_builders import INSTANT, SLO, one_slo, premium, slo_fleet
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.live.variant_plans import status_of
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.plans.variant_plans import status_of
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, SLOMemory, VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.values import ModelLoad
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.metrics.vocabulary.values import ModelLoad
 from modelyard.objects import Condition
-from modelyard.reconcile.memory import parse_memory, render_memory
-from modelyard.reconcile.status import patch
+from modelyard.reconcile.plans.memory import parse_memory, render_memory
+from modelyard.reconcile.plans.status import patch
 
 NUMBERS = ["7.5", "0.05", "0", "nan", "inf", "-1", "1e400", "", " 3 ", "1e-300", "1e7", "abc"]
 HISTORIES = (

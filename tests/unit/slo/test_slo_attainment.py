@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.sizing.stalls import Sizes, Speed, per_request, sizes_of
-from modelyard.autoscaling.variants.slo.attainment import (
+from modelyard.autoscaling.variants.attainment import (
     STEP,
     follow,
     held_by,

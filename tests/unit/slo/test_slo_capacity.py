@@ -11,8 +11,8 @@ from decisions import Told
 from hypothesis import given, strategies as st
 from slo_builders import H100, INSTANT, L40S, SLO, premium, run_slo, targets
 
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.values import ModelLoad
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.metrics.vocabulary.values import ModelLoad
 from modelyard.objects import Key
 
 LIMITED = {SATURATION: {"default": "enableLimiter: true"}}

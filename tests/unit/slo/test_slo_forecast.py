@@ -21,10 +21,10 @@ from slo_builders import (
     targets,
 )
 
-from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.values import PodPerformance
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.metrics.vocabulary.values import PodPerformance
 
 LONG_AGO = VariantMemory(relax_since=NOW - 3600)
 REMEMBERED = VariantMemory(slo=SLOMemory(prompt_tokens=512, output_tokens=256, tokens_at=NOW - 300))

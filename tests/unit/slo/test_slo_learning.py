@@ -9,7 +9,7 @@ from builders import condition, records
 from decisions import Told
 from slo_builders import SLO, STILL, carry_on, one_slo, slo_fleet
 
-from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
 from modelyard.autoscaling.variants.slo.feedback import HIGHEST, LOWEST
 

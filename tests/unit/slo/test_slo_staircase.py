@@ -8,11 +8,11 @@ from itertools import pairwise
 from builders import NOW, records
 from slo_builders import SLO, STILL, slo_fleet
 
-from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.objects import Pod
-from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.reconcile.plans.memory import parse_memory, render_memory
 
 TICK, START_UP = 15.0, 60.0
 

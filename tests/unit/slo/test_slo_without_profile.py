@@ -11,12 +11,12 @@ from builders import NOW, condition, records
 from decisions import Told
 from slo_builders import SLO, carry_on, premium, slo_fleet
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, SLOMemory, VariantMemory
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.values import ModelLoad, SizeBuckets
-from modelyard.reconcile.memory import parse_memory, render_memory
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.metrics.vocabulary.values import ModelLoad, SizeBuckets
+from modelyard.reconcile.plans.memory import parse_memory, render_memory
 
 H100 = (6.0, 20.0, 80.0, 90.0, 300.0, 0.06)
 """15 ms a step."""

@@ -15,7 +15,7 @@ from modelyard.autoscaling.published.tokens import (
     analyse_tokens_published,
     optimize_published,
 )
-from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
 from modelyard.autoscaling.variants.tokens.capacity import Replica, middle, output_bucket, remember, replica_capacity
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from builders import MODEL, Serving, make_fleet, records
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import shared_models
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.fleet.fleet import shared_models
 from modelyard.autoscaling.live.wake import Source
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.metrics.values import queued_for
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.metrics.vocabulary.values import queued_for
 from modelyard.objects import Key
 
 ASLEEP = Serving("v1", current=0, ready=0)

@@ -8,7 +8,7 @@ from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition, hpa, m
 from decisions import told
 from stages import TOKENS, performance_of, rising
 
-from modelyard.autoscaling.decide import decide
+from modelyard.autoscaling.pipeline.decide import decide
 
 QUEUE = {"gateway_queue": {("chat", MODEL): 4.0}}
 IDLE = {

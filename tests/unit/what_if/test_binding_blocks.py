@@ -10,8 +10,8 @@ from binding_decisions import decide_binding
 from policy_builders import FREE, NO_PANIC, SETTINGS, WRITTEN, binding, each, policy, target
 
 from modelyard.autoscaling.bindings.explain import binding_lines, blocks
-from modelyard.autoscaling.decision import BindingDecision
-from modelyard.autoscaling.view import Behaviour, BindingView, DirectionLimits, Panic
+from modelyard.autoscaling.decisions.decision import BindingDecision
+from modelyard.autoscaling.fleet.binding_view import Behaviour, BindingView, DirectionLimits, Panic
 
 NOW = 1000.0
 LATE = Behaviour(DirectionLimits(4, 100, 60, "Or", 120), WRITTEN.down, NO_PANIC)

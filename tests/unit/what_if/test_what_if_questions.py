@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from policy_builders import binding, each, target
 from slo_builders import L40S, SLO, premium, slo_fleet
 
-from modelyard.autoscaling.decide import decide
-from modelyard.autoscaling.fleet import Fleet
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.what_if import WhatIfError, imagine, parse
 from modelyard.autoscaling.what_if.targets import LatencyTarget
-from modelyard.metrics.values import ModelLoad, PodPerformance
+from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance
 from modelyard.objects import Key
 
 DEFAULT = FleetSettings()

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from service_world import ENGINE, NOW, Fleet, serving
 
-from modelyard.metrics.values import ServedRequests
+from modelyard.metrics.vocabulary.values import ServedRequests
 from modelyard.objects import Key
-from modelyard.workloads.canaries import share, shares
-from modelyard.workloads.gates import GateReading
-from modelyard.workloads.returning import USUAL
+from modelyard.workloads.roll_out.canaries import share, shares
+from modelyard.workloads.roll_out.gates import GateReading
+from modelyard.workloads.roll_out.returning import USUAL
 
 LATEST = "LatestDeploymentReady"
 

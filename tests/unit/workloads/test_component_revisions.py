@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from service_world import ENGINE, NOW, SERVED, Fleet, serving
 
-from modelyard.reconcile.plan import ServedKind
-from modelyard.workloads.returning import UNOBSERVED, USUAL
+from modelyard.reconcile.plans.plan import ServedKind
+from modelyard.workloads.roll_out.returning import UNOBSERVED, USUAL
 
 KNATIVE = frozenset((*SERVED, ServedKind("serving.knative.dev/v1", "Service")))
 SETS = frozenset((*SERVED, ServedKind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")))

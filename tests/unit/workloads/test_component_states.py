@@ -7,7 +7,7 @@ from typing import Any
 
 from service_world import ENGINE, SERVED, Fleet, serving
 
-from modelyard.reconcile.plan import ServedKind
+from modelyard.reconcile.plans.plan import ServedKind
 
 RAY = frozenset((*SERVED, ServedKind("ray.io/v1", "RayCluster")))
 

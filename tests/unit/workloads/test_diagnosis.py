@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.workloads.diagnosis import Trouble, of_pod, worst
+from modelyard.workloads.roll_out.diagnosis import Trouble, of_pod, worst
 
 NAME = "ome-container"
 SPEC = {

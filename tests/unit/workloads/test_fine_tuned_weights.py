@@ -17,12 +17,12 @@ from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.cli.services import CURRENT, outcome
 from modelyard.resources import ModelRoute
 from modelyard.routing.objects import route
-from modelyard.workloads.components import MAX_WEIGHTS
-from modelyard.workloads.lora import loaded, started_engine
-from modelyard.workloads.resolution import ACCEPT
-from modelyard.workloads.returning import USUAL
-from modelyard.workloads.values import Rendered
-from modelyard.workloads.weight_status import WEIGHTS_READY
+from modelyard.workloads.rendering.components import MAX_WEIGHTS
+from modelyard.workloads.rendering.lora import loaded, started_engine
+from modelyard.workloads.roll_out.resolution import ACCEPT
+from modelyard.workloads.roll_out.returning import USUAL
+from modelyard.workloads.rendering.values import Rendered
+from modelyard.workloads.roll_out.weight_status import WEIGHTS_READY
 
 RUNTIMES = Path(__file__).parents[3] / "config" / "runtimes"
 LATEST = "LatestDeploymentReady"

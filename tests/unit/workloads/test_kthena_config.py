@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from modelyard.workloads.kthena import config
-from modelyard.workloads.values import Refusal
+from modelyard.workloads.rendering import engine_options as config
+from modelyard.workloads.rendering.values import Refusal
 
 NO = frozenset({"enable-prefix-caching"})
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 from kthena_models import LWS, PLAIN, UID, render_model
 
-from modelyard.workloads.values import Abilities, Refused, Rendered, canonical
+from modelyard.workloads.rendering.values import Abilities, Refused, Rendered, canonical
 
 HOSTILE = st.recursive(
     st.none()

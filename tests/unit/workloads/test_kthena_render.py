@@ -28,16 +28,16 @@ from kthena_models import (
     written,
 )
 
-from modelyard.autoscaling.live.bindings.objects import binding as read_binding
-from modelyard.models.settings import DeliverySettings
+from modelyard.autoscaling.reading.bindings.objects import binding as read_binding
+from modelyard.models.storage.settings import DeliverySettings
 from modelyard.resources import Duration, Model, parse
 from modelyard.resources.annotations import SCALE_TO_ZERO_GRACE
 from modelyard.routing import objects as routing
-from modelyard.workloads.kthena import engines
+from modelyard.workloads.rendering import engines
 from modelyard.workloads.kthena.setup import Existing
 from modelyard.workloads.kthena.traffic import model_routes
-from modelyard.workloads.settings import ServingSettings
-from modelyard.workloads.values import MOST_PROBLEMS, Abilities, Refused, Rendered
+from modelyard.workloads.rendering.settings import ServingSettings
+from modelyard.workloads.rendering.values import MOST_PROBLEMS, Abilities, Refused, Rendered
 
 DECODE = a_worker("decode")
 POLICY = {"metrics": [{"metricName": "vllm:num_requests_waiting", "targetValue": 5}]}

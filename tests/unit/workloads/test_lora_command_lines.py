@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from modelyard.engine.__main__ import build_parser, server_settings
-from modelyard.workloads.command_line import commands
-from modelyard.workloads.kthena.engines import SGLANG, VLLM
-from modelyard.workloads.lora import (
+from modelyard.workloads.rendering.command_line import commands
+from modelyard.workloads.rendering.engines import SGLANG, VLLM
+from modelyard.workloads.rendering.lora import (
     Adapter,
     adapter_problem,
     loaded,
@@ -24,8 +24,8 @@ from modelyard.workloads.lora import (
     started_engine,
     with_adapters,
 )
-from modelyard.workloads.request_limits import with_concurrency
-from modelyard.workloads.values import Refusal
+from modelyard.workloads.rendering.request_limits import with_concurrency
+from modelyard.workloads.rendering.values import Refusal
 
 FIELD = "spec.model.fineTunedWeights"
 TONE, LEGAL = Adapter("tone", "/opt/ml/model"), Adapter("legal", "/opt/ml/adapters/legal", 64)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.workloads.merge import MERGE_KEYS, merge, merge_lists
-from modelyard.workloads.values import Refusal
+from modelyard.workloads.rendering.merge import MERGE_KEYS, merge, merge_lists
+from modelyard.workloads.rendering.values import Refusal
 
 
 def elements(key: str, *names: str, mark: str = "") -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ import pytest
 from service_world import ENGINE, SERVED, Fleet
 from test_model_status import LATEST, READY, canary, engine_pod, read, settled, up_canary
 
-from modelyard.reconcile.plan import ServedKind
-from modelyard.workloads.returning import UNOBSERVED
+from modelyard.reconcile.plans.plan import ServedKind
+from modelyard.workloads.roll_out.returning import UNOBSERVED
 
 EXIT = {"terminated": {"exitCode": 3, "reason": "Error"}}
 SETS = frozenset((*SERVED, ServedKind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")))

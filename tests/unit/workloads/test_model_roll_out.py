@@ -8,11 +8,11 @@ import pytest
 from kthena_models import a_backend, a_model, a_worker, model_named, names
 from service_world import NOW, Fleet
 
-from modelyard.reconcile.plan import ServedKind
+from modelyard.reconcile.plans.plan import ServedKind
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.resolution import ACCEPT
-from modelyard.workloads.returning import USUAL
-from modelyard.workloads.world import WORKLOADS
+from modelyard.workloads.roll_out.resolution import ACCEPT
+from modelyard.workloads.roll_out.returning import USUAL
+from modelyard.workloads.roll_out.world import WORKLOADS
 
 LWS = frozenset((ServedKind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),))
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from service_world import ENGINE, NOW, Fleet, serving
 
-from modelyard.metrics.values import ServedRequests
+from modelyard.metrics.vocabulary.values import ServedRequests
 from modelyard.objects import Key
-from modelyard.reconcile.plan import FAILED as FAILED_NOTE
-from modelyard.workloads.gates import GateReading
-from modelyard.workloads.resolution import ACCEPT
-from modelyard.workloads.returning import USUAL
+from modelyard.reconcile.plans.plan import FAILED as FAILED_NOTE
+from modelyard.workloads.roll_out.gates import GateReading
+from modelyard.workloads.roll_out.resolution import ACCEPT
+from modelyard.workloads.roll_out.returning import USUAL
 
 LATEST = "LatestDeploymentReady"
 EXIT = {"terminated": {"exitCode": 3, "reason": "Error", "finishedAt": "2026-02-02T00:00:00Z"}}

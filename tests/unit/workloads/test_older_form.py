@@ -19,7 +19,7 @@ from modelyard.resources.field_effects import warning
 from modelyard.resources.ome.older_form import engine_config, main_container
 from modelyard.resources.ome.pods import RuntimePodFields
 from modelyard.runtimes import parse_runtime
-from modelyard.workloads.values import Refused, Rendered, canonical
+from modelyard.workloads.rendering.values import Refused, Rendered, canonical
 
 Body = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.workloads import names
-from modelyard.workloads.pods import (
+from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering.pods import (
     NONE,
     PREFERRED,
     REQUIRED,
@@ -22,7 +22,7 @@ from modelyard.workloads.pods import (
     with_files,
     with_parallelism,
 )
-from modelyard.workloads.values import MOST_NESTED, Refusal
+from modelyard.workloads.rendering.values import MOST_NESTED, Refusal
 
 
 def test_a_runner_is_merged_into_the_container_of_its_name_and_arguments_are_joined() -> None:

@@ -8,9 +8,9 @@ import pytest
 from service_world import ENGINE, Fleet
 
 from modelyard.resources import InferenceService
-from modelyard.workloads.components import effective
-from modelyard.workloads.predictors import migrates, with_tag
-from modelyard.workloads.values import Refused, Rendered
+from modelyard.workloads.rendering.components import effective
+from modelyard.workloads.rendering.predictors import migrates, with_tag
+from modelyard.workloads.rendering.values import Refused, Rendered
 
 Body = dict[str, Any]
 DIGEST = "example.com/engine@sha256:" + 64 * "0"

@@ -11,7 +11,7 @@ import yaml
 
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.cli.services import outcome
-from modelyard.workloads.values import Refused, Rendered
+from modelyard.workloads.rendering.values import Refused, Rendered
 
 DATA = Path(__file__).parents[2] / "data" / "render"
 MIG = "nvidia.com/mig-3g.40gb"

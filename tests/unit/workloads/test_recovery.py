@@ -12,8 +12,8 @@ from test_model_roll_out import ModelFleet
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import STATEFUL_SETS
-from modelyard.workloads.recovery import recover
-from modelyard.workloads.world import ServicePod
+from modelyard.workloads.roll_out.recovery import recover
+from modelyard.workloads.roll_out.world import ServicePod
 
 
 def a_pod(name: str, **more: Any) -> ServicePod:

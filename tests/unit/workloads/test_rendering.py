@@ -20,10 +20,10 @@ from service_cases import CASES, GOLDEN, rendered, written
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.cli.services import CURRENT, outcome
 from modelyard.objects import Namespace
-from modelyard.workloads.merge import merge
-from modelyard.workloads.routes import Backend, RoutedService, Routes, additional_hosts, overridden, routed
-from modelyard.workloads.settings import IngressSettings, ServingSettings
-from modelyard.workloads.values import Abilities, Refusal, Refused, Rendered, canonical
+from modelyard.workloads.rendering.merge import merge
+from modelyard.workloads.rendering.routes import Backend, RoutedService, Routes, additional_hosts, overridden, routed
+from modelyard.workloads.rendering.settings import IngressSettings, ServingSettings
+from modelyard.workloads.rendering.values import Abilities, Refusal, Refused, Rendered, canonical
 
 CORE = ("v1", "apps/v1", "autoscaling/v2", "policy/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1")
 STRICT = "kubernetes-json-schema/v1.37.0-local-strict"

@@ -15,12 +15,12 @@ from modelyard.objects import Namespace
 from modelyard.objects.deployment_modes import MODE
 from modelyard.resources import ClusterServingRuntime, InferenceService, ModelServer
 from modelyard.resources.duration import Duration
-from modelyard.workloads.components import INITIAL_REPLICAS
-from modelyard.workloads.model_routes import ROUTED
-from modelyard.workloads.render import render
-from modelyard.workloads.request_limits import CONCURRENCY, LONGEST, TIMEOUT, duration, with_concurrency
-from modelyard.workloads.settings import ServingSettings
-from modelyard.workloads.values import Abilities, Refused, Rendered
+from modelyard.workloads.rendering.components import INITIAL_REPLICAS
+from modelyard.workloads.rendering.model_routes import ROUTED
+from modelyard.workloads.rendering.render import render
+from modelyard.workloads.rendering.request_limits import CONCURRENCY, LONGEST, TIMEOUT, duration, with_concurrency
+from modelyard.workloads.rendering.settings import ServingSettings
+from modelyard.workloads.rendering.values import Abilities, Refused, Rendered
 
 CATALOGUE = Path(__file__).parents[3] / "config" / "runtimes"
 NETWORKING = ("networking.volcano.sh/v1alpha1/ModelServer", "networking.volcano.sh/v1alpha1/ModelRoute")

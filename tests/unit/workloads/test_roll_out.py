@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from service_world import ENGINE, FORMAT, NOW, SERVED, Fleet, serving
 
-from modelyard.models.world import LIFECYCLE
-from modelyard.reconcile.dispatch import with_awaited_run
-from modelyard.reconcile.mirror import Store
-from modelyard.reconcile.plan import ServedKind
-from modelyard.workloads.lifecycle import READY_WITHIN, ServiceRollOut
-from modelyard.workloads.resolution import ACCEPT
-from modelyard.workloads.returning import DEADLINE, GRACE, UNOBSERVED, USUAL
+from modelyard.models.delivery.world import LIFECYCLE
+from modelyard.reconcile.plans.dispatch import with_awaited_run
+from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.plan import ServedKind
+from modelyard.workloads.roll_out.lifecycle import READY_WITHIN, ServiceRollOut
+from modelyard.workloads.roll_out.resolution import ACCEPT
+from modelyard.workloads.roll_out.returning import DEADLINE, GRACE, UNOBSERVED, USUAL
 
 LATEST = "LatestDeploymentReady"
 

@@ -10,13 +10,13 @@ from service_world import ENGINE, NOW, SERVED, Fleet
 from test_canaries import LATEST, asked
 
 from modelyard.objects.deployment_modes import MODE
-from modelyard.reconcile.plan import ServedKind
+from modelyard.reconcile.plans.plan import ServedKind
 from modelyard.resources import ModelRoute, ModelServer
 from modelyard.routing.objects import route, server
-from modelyard.workloads.model_routes import ROUTED, engine_of
-from modelyard.workloads.names import fitting
-from modelyard.workloads.returning import USUAL
-from modelyard.workloads.settings import CONFIG_MAP, ServingSettings
+from modelyard.workloads.rendering.model_routes import ROUTED, engine_of
+from modelyard.workloads.rendering.names import fitting
+from modelyard.workloads.roll_out.returning import USUAL
+from modelyard.workloads.rendering.settings import CONFIG_MAP, ServingSettings
 
 NETWORKING = frozenset(ServedKind(one.api_version, one.__name__) for one in (ModelServer, ModelRoute))
 URL = "http://router.gateway.svc"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from service_world import ENGINE, SERVED, Fleet
 
-from modelyard.reconcile.plan import ServedKind
-from modelyard.workloads.unused_fields import WITHOUT_EFFECT
-from modelyard.workloads.values import Rendered
+from modelyard.reconcile.plans.plan import ServedKind
+from modelyard.workloads.rendering.unused_fields import WITHOUT_EFFECT
+from modelyard.workloads.rendering.values import Rendered
 
 ALL = SERVED | {
     ServedKind("keda.sh/v1alpha1", "ScaledObject"),

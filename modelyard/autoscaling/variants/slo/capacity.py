@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing import Demand, Option, Share, allocate
-from modelyard.autoscaling.quotas import Quota
-from modelyard.autoscaling.reasons import Explanation, Reason
-from modelyard.autoscaling.settings import FleetSettings
-from modelyard.autoscaling.strategy import TickContext
+from modelyard.autoscaling.fleet.quotas import Quota
+from modelyard.autoscaling.decisions.reasons import Explanation, Reason
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools

@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.accelerators import ACCELERATOR_LABEL
-from modelyard.autoscaling.config_maps import ObjectNotice
-from modelyard.autoscaling.fleet import Fleet, SLOSpec
+from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL
+from modelyard.autoscaling.configuration.config_maps import ObjectNotice
+from modelyard.autoscaling.fleet.fleet import Fleet, SLOSpec
 from modelyard.autoscaling.memory.variants import SLOMemory
 from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
-from modelyard.autoscaling.reasons import Explanation, Parts, Reason
-from modelyard.autoscaling.settings import FleetSettings, SizingAim
+from modelyard.autoscaling.decisions.reasons import Explanation, Parts, Reason
+from modelyard.autoscaling.configuration.settings import FleetSettings, SizingAim
 from modelyard.autoscaling.sizing.learning import LEAST
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.slo import online
-from modelyard.autoscaling.variants.slo.classes import (
+from modelyard.autoscaling.variants.classes import (
     DEFAULT,
     ServiceClass,
     ServiceClasses,
     class_references,
     slo_look_alikes,
 )
-from modelyard.autoscaling.variants.slo.costs import UnitCosts
-from modelyard.autoscaling.variants.slo.objective import Objective
-from modelyard.autoscaling.variants.slo.profile import Profile, ProfileInvalid, identity_mismatch, parse_profile
-from modelyard.metrics.values import PodPerformance
+from modelyard.autoscaling.variants.costs import UnitCosts
+from modelyard.autoscaling.variants.objective import Objective
+from modelyard.autoscaling.variants.profile import Profile, ProfileInvalid, identity_mismatch, parse_profile
+from modelyard.metrics.vocabulary.values import PodPerformance
 from modelyard.objects import Notice
 
 NOBODY = SLOSpec("", "", 1, "", "", {}, {}, 1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from modelyard.autoscaling.settings import FleetSettings
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.sizing.answers import Sizing, Targets
 from modelyard.autoscaling.sizing.chain import Measures, analyse
 from modelyard.autoscaling.sizing.percentile import ttft_percentile

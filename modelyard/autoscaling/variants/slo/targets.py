@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from modelyard.autoscaling.mixing import Demand, Option, cover
-from modelyard.autoscaling.reasons import Explanation, JoinedTexts, Reason
-from modelyard.autoscaling.settings import FleetSettings, Mode
+from modelyard.autoscaling.decisions.reasons import Explanation, JoinedTexts, Reason
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.proposal import VariantTransition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay

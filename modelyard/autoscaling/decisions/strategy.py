@@ -1,0 +1,44 @@
+"""What a strategy is: from what is asked of a model or a policy binding, to the replicas it proposes.
+
+``strategies`` has the registry. A strategy is pure: the same demand and tick give the same proposal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.fleet.quotas import Quota
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.metrics.vocabulary.values import Signals
+
+Demand_contra = TypeVar("Demand_contra", contravariant=True)
+Proposal_co = TypeVar("Proposal_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TickContext:
+    """The context of all decisions of one tick. ``counts_gpus``: the GPU limiter is on."""
+
+    fleet: Fleet
+    settings: FleetSettings
+    counts_gpus: bool = False
+    quotas: tuple[Quota, ...] = ()
+
+    @property
+    def now(self) -> float:
+        """Epoch seconds of the tick."""
+        return self.fleet.now
+
+    @property
+    def signals(self) -> Signals:
+        """Everything that Prometheus said."""
+        return self.fleet.signals
+
+
+class Strategy(Protocol[Demand_contra, Proposal_co]):
+    """Proposes replicas, for the variants of one model or for the targets of one binding."""
+
+    def propose(self, demand: Demand_contra, tick: TickContext) -> Proposal_co:
+        """Return what the strategy proposes; it sets nothing."""

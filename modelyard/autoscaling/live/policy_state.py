@@ -1,0 +1,29 @@
+"""What a loop process keeps about bindings between ticks. Nothing here decides anything; losing it costs little.
+
+After a restart a rate or a 95th percentile over the last minute is missing for one tick, so that replicas are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from modelyard.autoscaling.reading.bindings.objects import PolicySpec
+from modelyard.autoscaling.reading.bindings.values import Histories
+from modelyard.metrics.endpoints.scrape import Scraper
+from modelyard.objects import WorkloadId
+
+
+class PolicyState:
+    """The scraper's connections, snapshots of counters and histograms, learnt start-up times, policies last read."""
+
+    def __init__(self, scraper: Scraper | None = None) -> None:
+        self.scraper = scraper or Scraper()
+        self.histories = Histories()
+        self.startup: dict[WorkloadId, float] = {}
+        self.listed_policies: tuple[PolicySpec, ...] = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.scraper.close()
