@@ -27,10 +27,10 @@ import numpy as np
 from builders import records
 from slo_builders import SLO, carry_on, premium, slo_fleet
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, SizingAim
 from modelyard.autoscaling.fleet.fleet import Fleet, Variant
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, SizingAim
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.slo.aim import TURNS
 from modelyard.metrics.vocabulary.values import ModelLoad, PodSignal, Signals, SizeBuckets
 from modelyard.objects import Condition, Key, OwnerRef, Pod, TargetRef, Workload, WorkloadId

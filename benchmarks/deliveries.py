@@ -31,14 +31,10 @@ from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.transport import ApiRequest
 from modelyard.local.settings import Component, StackSettings
 from modelyard.local.stack import LocalStack
-from modelyard.models.delivery import bringing
-from modelyard.models.delivery import jobs
-from modelyard.models.delivery import legs
-from modelyard.models.delivery import names
-from modelyard.models.delivery import world
+from modelyard.models.delivery import bringing, jobs, legs, names, world
 from modelyard.models.delivery.lifecycle import ModelDelivery
-from modelyard.models.storage.settings import DeliverySettings
 from modelyard.models.delivery.world import Delivered, ReportEntry
+from modelyard.models.storage.settings import DeliverySettings
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES
 from modelyard.reconcile.kernel.carry_out import carry_out
 from modelyard.reconcile.kernel.fence import Fence

@@ -13,18 +13,18 @@ import argparse
 import time
 from pathlib import Path
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.engine.config import PROFILES
 from modelyard.engine.core import EngineCore
 from modelyard.objects import Key
+from modelyard.replay.backtest.report import summarize
+from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.parse import make, split
-from modelyard.replay.backtest.report import summarize
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.simulation.variants import VariantSpec, variants_of
 from modelyard.traffic.traces.latency import SLO
 from modelyard.traffic.traces.trace import Trace, read_trace

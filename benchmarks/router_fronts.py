@@ -17,8 +17,8 @@ from aiohttp import web
 from modelyard.objects import Key, Pod
 from modelyard.router.process.limits import SharedLimits
 from modelyard.router.process.service import RouterProcess
-from modelyard.router.settings import RouterSettings
 from modelyard.router.process.workers import SHARED, share
+from modelyard.router.settings import RouterSettings
 from modelyard.routing import objects
 
 ENGINE, ROUTER, NGINX, METRICS, BARE = 18711, 18712, 18713, 18714, 18715

@@ -41,15 +41,15 @@ from modelyard.local.stack import LocalStack
 from modelyard.models.delivery.names import CLUSTER_BASE_MODELS
 from modelyard.objects import Namespace
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
-from modelyard.reconcile.plans.dispatch import Acting, Start
-from modelyard.reconcile.plans.plan import ServedKind
 from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
 from modelyard.reconcile.kernel.run_view import act
+from modelyard.reconcile.plans.dispatch import Acting, Start
+from modelyard.reconcile.plans.plan import ServedKind
 from modelyard.workloads.rendering.files import served
-from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
 from modelyard.workloads.rendering.render import render
 from modelyard.workloads.rendering.settings import ServingSettings
 from modelyard.workloads.rendering.values import Abilities, Rendered
+from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
 from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, RUNTIMES, RUNTIMES_WANTED, child_kinds, service
 
 HOME, SPACES, ROUNDS = "modelyard", 20, 11

@@ -37,11 +37,11 @@ from tick_fleet.cpu import server_seconds
 from tick_fleet.engines import KEEP_ALIVE, FleetSource, PageServer
 from tick_fleet.objects import PODS_PER_OBJECT, SPACE, grow, planned, prepare
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.binaries.obtain import ensure
 from modelyard.local.settings import Component, StackSettings

@@ -69,7 +69,7 @@ async def authentication_problems(client: PrefectClient, open_allowed: bool = Fa
     """A server that lets us not in, or one of another machine that lets anybody in, unless ``open_allowed``."""
     import aiohttp
 
-    from modelyard.cluster.connection import is_loopback  # the worker, which imports this module, needs no client
+    from modelyard.cluster import is_loopback
 
     asked = f"{str(client.api_url).rstrip('/')}/admin/version"
     try:

@@ -16,8 +16,7 @@ from typing import Self
 
 import urllib3
 
-from modelyard.local.paths import tail
-from modelyard.local.processes import Startable, spawn
+from modelyard.local import Startable, spawn, tail
 
 
 class ChildFailed(RuntimeError):

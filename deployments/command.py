@@ -20,7 +20,7 @@ from deployments.demo.scenario import Scenario
 from deployments.profile import POOL, PREFECT_FILE
 from modelyard.cli import options
 from modelyard.cli.main import app, main as run_command
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
+from modelyard.objects import CONTROLLER_NAMESPACE
 
 
 class PoolType(StrEnum):
@@ -73,8 +73,7 @@ def autoscale(
     given |= {name: value for name, value in named.items() if value is not None}
     fleet: dict[str, Any] = {"dry_run": True} if dry_run else {}
     if settings:
-        from modelyard.autoscaling.configuration.files import one_document
-        from modelyard.autoscaling.configuration.settings import FleetSettings
+        from modelyard.autoscaling.configuration import FleetSettings, one_document
 
         read = one_document(settings, FleetSettings, "give fleet settings with --settings")
         fleet = read.model_dump(exclude_unset=True) | fleet
@@ -191,7 +190,7 @@ def bootstrap(
 
     from deployments.bootstrap import bootstrap as install
     from deployments.work_pool import RunPods
-    from modelyard.runtimes.images import parse_image
+    from modelyard.runtimes import parse_image
 
     try:
         parse_image(image or "modelyard")

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from flows.forms import arguments, model_of
 from modelyard.cli.options import UsageError, faults
-from modelyard.objects.urls import describe_url_problem
+from modelyard.objects import describe_url_problem
 
 _ELSEWHERE = {
     "carry-out": "carry_out.carry_out_objects",

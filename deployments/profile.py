@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-from modelyard.objects.urls import describe_url_problem
+from modelyard.objects import describe_url_problem
 
 ROOT = Path(__file__).resolve().parents[1]
 PREFECT_FILE = ROOT / "prefect.yaml"

@@ -13,7 +13,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 
-from modelyard.reconcile.plans.run_limits import PLACES, RUNS
+from modelyard.reconcile.plans import PLACES, RUNS
 from tasks.flow_runs import read_all, read_runs
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deployments.child import ChildProcess
 from deployments.profile import SERVER_PROFILE, environment, free_port
-from modelyard.local.paths import home_dir
+from modelyard.local import home_dir
 from modelyard.ports import check_listenable, describe_listen_error, find_holder
 
 AUTHENTICATION = "PREFECT_SERVER_API_AUTH_STRING"

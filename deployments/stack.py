@@ -22,13 +22,10 @@ from deployments.child import run_command
 from deployments.profile import PREFECT_FILE, WORKER_PROFILE, environment
 from deployments.server import PrefectServer
 from deployments.worker import PrefectWorker
-from modelyard.cluster import Cluster, ClusterSettings
-from modelyard.cluster.crd_install import install_crds
-from modelyard.local.settings import StackSettings
-from modelyard.local.stack import LocalStack
-from modelyard.objects.kinds import NAMESPACES
-from modelyard.resources import KINDS
-from modelyard.resources.crd import crd
+from modelyard.cluster import Cluster, ClusterSettings, install_crds
+from modelyard.local import LocalStack, StackSettings
+from modelyard.objects import NAMESPACES
+from modelyard.resources import KINDS, crd
 
 BOOTSTRAP_TIMEOUT = 400.0
 PLANNED_WITHIN = 8.0

@@ -43,7 +43,7 @@ from deployments.pool_issues import (
     shift_seconds,
 )
 from deployments.worker import MAX_CLOCK_SKEW
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings, Renewal, RenewalMonitor, standby_name
 from modelyard.objects import Key
 from tasks.flow_runs import in_pool, read_all, read_runs

@@ -19,7 +19,7 @@ import httpx
 
 from deployments.child import ChildProcess
 from deployments.profile import POOL, ROOT, WORKER_PROFILE, describe_server_problem, environment, free_port
-from modelyard.cluster.holder import Holder
+from modelyard.cluster import Holder
 from modelyard.ports import check_listenable, describe_listen_error
 
 MAX_CLOCK_SKEW = 10.0

@@ -25,15 +25,15 @@ from pydantic_core import PydanticUndefined
 
 from flows.forms import field_names
 from flows.parameters import AutoscaleParameters, DeliverParameters, ReconcileParameters, VerifyParameters
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.fleet.fleet import Variant
-from modelyard.autoscaling.reading import observe
 from modelyard.autoscaling.live.controller_gauges import ControllerCollector, LeaseState, Told
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
-from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.memory.variants import ANNOTATION as STATE, SLOMemory, VariantMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION
 from modelyard.metrics.prometheus.client import PrometheusSettings
 from modelyard.models.storage.settings import DeliverySettings
 from modelyard.objects import Condition, Key

@@ -11,8 +11,8 @@ from prefect.client.schemas.objects import State
 from flows.forms import flat, run_parameters
 from flows.parameters import AutoscaleParameters
 from flows.shift import Turn, run_shift, shift_name, table_key
-from modelyard.autoscaling.live.controller import Controller
-from modelyard.reconcile.plans.report import TickReport
+from modelyard.autoscaling.live import Controller
+from modelyard.reconcile.plans import TickReport
 from tasks.autoscale import Tick, actuate, collect, decide
 from tasks.stage import share
 

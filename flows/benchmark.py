@@ -18,10 +18,9 @@ from prefect.states import Completed, Failed
 from flows.forms import flat, run_parameters
 from flows.parameters import BenchmarkParameters, RefitParameters, ReRunParameters
 from flows.run_order import RunOrder, carry_out, key_named
-from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.jobs.world import RE_RUN
-from modelyard.objects.documents import counted, cut, few, first_of
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
+from modelyard.benchmarks.jobs import RE_RUN, BenchmarkRuns
+from modelyard.objects import counted, cut, few, first_of
+from modelyard.reconcile.plans import ObjectResult, ResultState
 from tasks.benchmark import (
     compare,
     find_drift,

@@ -15,8 +15,8 @@ from pydantic import Field
 from flows.forms import flat, run_parameters
 from flows.parameters import LifecycleParameters
 from flows.run_order import RunOrder, carry_out
-from modelyard.objects.documents import counted
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
+from modelyard.objects import counted
+from modelyard.reconcile.plans import ObjectResult, ResultState
 from tasks.registry import REGISTRY
 from tasks.steps import conclude, open_run
 

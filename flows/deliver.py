@@ -16,9 +16,9 @@ from prefect.states import Completed, Failed
 from flows.forms import flat, run_parameters
 from flows.parameters import DeliverParameters, VerifyParameters
 from flows.run_order import RunOrder, carry_out
-from modelyard.models.delivery.names import KINDS
-from modelyard.objects.documents import counted, few
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
+from modelyard.models.delivery import KINDS
+from modelyard.objects import counted, few
+from modelyard.reconcile.plans import ObjectResult, ResultState
 from tasks.deliver import report, request, request_verification
 from tasks.steps import conclude, open_run, run_lifecycle
 

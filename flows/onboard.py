@@ -17,9 +17,9 @@ from prefect.states import Completed, Failed
 from flows.forms import flat, run_parameters
 from flows.parameters import OnboardParameters
 from flows.run_files import check_run_files
-from modelyard.onboarding.planning.lifecycle import Onboarding
-from modelyard.onboarding.execution.start import OnboardRefused
-from modelyard.reconcile.kernel.run_view import Superseded
+from modelyard.onboarding.execution import OnboardRefused
+from modelyard.onboarding.planning import Onboarding
+from modelyard.reconcile.kernel import Superseded
 from tasks.onboard import report, resolve_load, simulate, start, verify
 from tasks.reconcile import BY_ID
 from tasks.steps import RunRef, conclude, open_run, run_lifecycle

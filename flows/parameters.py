@@ -10,13 +10,12 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from flows.forms import Unseen
-from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.benchmarks.measuring.compare import parse_condition
-from modelyard.objects.documents import first_of
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
-from modelyard.onboarding.request import OnboardInput
-from modelyard.replay.request import ReplayRequest
-from modelyard.routing.rolling import RouteRollOut
+from modelyard.autoscaling.live import ControllerSettings
+from modelyard.benchmarks.measuring import parse_condition
+from modelyard.objects import CONTROLLER_NAMESPACE, first_of
+from modelyard.onboarding import OnboardInput
+from modelyard.replay import ReplayRequest
+from modelyard.routing import RouteRollOut
 
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 OBJECT = r"^[^/]+/[^/]+$"

@@ -15,14 +15,11 @@ from prefect.client.schemas.objects import State
 from flows.forms import flat, run_parameters
 from flows.parameters import ReconcileParameters
 from flows.shift import Turn, run_shift, shift_name, table_key
-from modelyard.objects.documents import first_of
-from modelyard.reconcile.plans.dispatch import KnownRuns
-from modelyard.reconcile.plans.plan import Lifecycle
-from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
-from modelyard.reconcile.plans.report import TickReport
-from modelyard.routing.lifecycle import RouteStatus, ServerStatus
-from modelyard.routing.name_records import NameRecords
-from modelyard.workloads.roll_out.runtime_status import RUNTIME_STATUSES
+from modelyard.objects import first_of
+from modelyard.reconcile.kernel import Reconciler, Registered
+from modelyard.reconcile.plans import KnownRuns, Lifecycle, TickReport
+from modelyard.routing import NameRecords, RouteStatus, ServerStatus
+from modelyard.workloads.roll_out import RUNTIME_STATUSES
 from tasks.reconcile import Pass, RunsUnknown, look_up, start_runs, update_statuses
 from tasks.registry import acting_lifecycles
 from tasks.stage import share

@@ -18,12 +18,8 @@ from prefect.states import Completed, Failed
 from flows.forms import flat, run_parameters
 from flows.parameters import ReplayParameters
 from flows.run_files import check_run_files
-from modelyard.objects.markdown import cells, unformatted
-from modelyard.replay.backtest.compare import batches
-from modelyard.replay.backtest.output import REPORT
-from modelyard.replay.backtest.report import Summary
-from modelyard.replay.backtest.scenario import read_scenario
-from modelyard.replay.backtest.summary_table import in_short, row
+from modelyard.objects import cells, unformatted
+from modelyard.replay.backtest import REPORT, Summary, batches, in_short, read_scenario, row
 from modelyard.reports import check, link
 from tasks.journal import ProgressBar, write
 from tasks.replay import Comparison, replay_batch, write_reports

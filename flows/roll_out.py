@@ -16,9 +16,9 @@ from prefect.states import Completed, Failed
 from flows.forms import flat, run_parameters
 from flows.parameters import RollOutParameters
 from flows.run_order import RunOrder, carry_out
-from modelyard.routing.route_roll_out import RouteRollOuts
-from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
+from modelyard.routing import RouteRollOuts
+from modelyard.workloads.kthena import ModelRollOut
+from modelyard.workloads.roll_out import ServiceRollOut
 from tasks.claims import claim
 from tasks.roll_out import ANSWER_ATTEMPTS, report, request_models, show_changes
 from tasks.roll_out_route import check_roll_out, report_routes, route_marks

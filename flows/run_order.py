@@ -10,8 +10,8 @@ from prefect.runtime import flow_run
 
 from flows.parameters import LifecycleParameters, RunParameters
 from modelyard.objects import Key
-from modelyard.reconcile.plans.dispatch import UNATTENDED_SECONDS
-from modelyard.reconcile.kernel.run_view import Acted
+from modelyard.reconcile.kernel import Acted
+from modelyard.reconcile.plans import UNATTENDED_SECONDS
 from tasks.claims import claim
 from tasks.reconcile import BY_ID
 from tasks.steps import RunRef, run_lifecycle

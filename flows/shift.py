@@ -23,8 +23,7 @@ from prefect.states import Completed, Failed
 from flows.forms import run_parameters
 from flows.parameters import ShiftSettings
 from modelyard.cluster import Lease
-from modelyard.reconcile.plans.cadence import Cadence, Slot, shift_cadence
-from modelyard.reconcile.plans.report import ShiftReport, TickReport
+from modelyard.reconcile.plans import Cadence, ShiftReport, Slot, TickReport, shift_cadence
 from tasks.journal import Journal
 
 RELEASE_TIMEOUT = 5.0

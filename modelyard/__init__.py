@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from modelyard.objects.documents import printable
+from modelyard.objects import printable
 
 __version__ = "0.1.0"
 

@@ -12,10 +12,10 @@ from datetime import datetime
 
 from prefect import get_run_logger, task
 
-from modelyard.autoscaling.decisions.decision import TickDecision
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.live.controller import Controller
-from modelyard.reconcile.plans.report import TickReport
+from modelyard.autoscaling.decisions import TickDecision
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live import Controller
+from modelyard.reconcile.plans import TickReport
 from tasks.stage import READ_DELAYS, STAGE, in_time, shared
 
 

@@ -8,20 +8,14 @@ from collections.abc import Sequence
 from prefect import get_run_logger, task
 from prefect.artifacts import ImageArtifact
 
-from modelyard.autoscaling.fleet.kinds import VARIANTS
-from modelyard.benchmarks.records.charts import data_urls
-from modelyard.benchmarks.measuring.compare import changes, pairs, parse_condition, tripped
-from modelyard.benchmarks.measuring.results import BenchmarkResults, kept
-from modelyard.benchmarks.jobs.story import benchmark_result, row
-from modelyard.benchmarks.records.values import MeasuredRun
-from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, RE_RUN
+from modelyard.autoscaling.fleet import VARIANTS
+from modelyard.benchmarks.jobs import BENCHMARK_JOBS, RE_RUN, benchmark_result, row
+from modelyard.benchmarks.measuring import BenchmarkResults, changes, kept, pairs, parse_condition, tripped
+from modelyard.benchmarks.records import MeasuredRun, data_urls
 from modelyard.fairness import interleave
-from modelyard.objects import Key
-from modelyard.objects.documents import cut
-from modelyard.objects.markdown import unformatted
-from modelyard.reconcile.plans.object_result import ObjectResult
-from modelyard.replay.refitting.refit import ProfileDrift, drift_of
-from modelyard.replay.refitting.refit_variant import refit_variant
+from modelyard.objects import Key, cut, unformatted
+from modelyard.reconcile.plans import ObjectResult
+from modelyard.replay.refitting import ProfileDrift, drift_of, refit_variant
 from tasks.claims import claim_free
 from tasks.journal import show, show_table
 from tasks.stage import BRIEF, REPORT, RETRIED

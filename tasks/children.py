@@ -34,9 +34,7 @@ from prefect.states import AwaitingRetry, Pending
 from modelyard.backoff import Backoff
 from modelyard.cluster import Cluster
 from modelyard.objects import ResourceType
-from modelyard.reconcile.plans.dispatch import Claim, child_claim, is_own_key
-from modelyard.reconcile.plans.plan import CLAIM, Subject
-from modelyard.reconcile.plans.run_limits import RunAdmission
+from modelyard.reconcile.plans import CLAIM, Claim, RunAdmission, Subject, child_claim, is_own_key
 from tasks.flow_runs import CALL_TIMEOUT, create_run, read_load
 from tasks.reconcile import CHILD_RETRIES
 

@@ -13,9 +13,8 @@ from prefect.client.orchestration import get_client
 
 from modelyard.cluster import NotFound, Object
 from modelyard.objects import Key
-from modelyard.reconcile.plans.dispatch import Claim, is_free
-from modelyard.reconcile.kernel.fence import take
-from modelyard.reconcile.plans.plan import CLAIM
+from modelyard.reconcile.kernel import take
+from modelyard.reconcile.plans import CLAIM, Claim, is_free
 from tasks.reconcile import BY_ID, read_fates
 from tasks.registry import REGISTRY
 from tasks.stage import BRIEF

@@ -6,13 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from prefect import get_run_logger, task
 
-from modelyard.models.execution.requests import read_state, request_model
-from modelyard.models.execution.transfers import node_outcome, received
-from modelyard.models.delivery.world import VERIFY
-from modelyard.objects import Key
-from modelyard.objects.parse import timestamp
-from modelyard.reconcile.plans.object_result import ObjectResult
-from modelyard.reconcile.plans.plan import StepId
+from modelyard.models.delivery import VERIFY
+from modelyard.models.execution import node_outcome, read_state, received, request_model
+from modelyard.objects import Key, timestamp
+from modelyard.reconcile.plans import ObjectResult, StepId
 from tasks.claims import claim_free
 from tasks.journal import show_table
 from tasks.stage import BRIEF, REPORT

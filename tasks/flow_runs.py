@@ -26,9 +26,8 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
-from modelyard.objects.documents import first_of
-from modelyard.reconcile.plans.plan import Subject
-from modelyard.reconcile.plans.run_limits import PLACES, RUNS, ActiveRun, RunLimits, RunLoad
+from modelyard.objects import first_of
+from modelyard.reconcile.plans import PLACES, RUNS, ActiveRun, RunLimits, RunLoad, Subject
 
 CALL_TIMEOUT = 5.0
 """Seconds that one call of the Prefect API may take."""

@@ -17,8 +17,8 @@ from prefect.artifacts import Artifact, ProgressArtifact, TableArtifact
 from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 
-from modelyard.objects.markdown import cells, plain
-from modelyard.reconcile.plans.report import Row, TickReport
+from modelyard.objects import cells, plain
+from modelyard.reconcile.plans import Row, TickReport
 
 CALL_TIMEOUT = 10.0
 """Seconds one call to the Prefect API may take. Generous: a busy server that is cut off does the work all the same."""

@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import asyncio
 
-from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
-from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.metrics.prometheus.routed import read_routed
-from modelyard.metrics.prometheus.served import read_served
-from modelyard.models.delivery.lifecycle import ModelDelivery
-from modelyard.models.delivery.names import BASE_MODELS
-from modelyard.models.execution.transfers import read_progress
+from modelyard.benchmarks.jobs import BENCHMARK_JOBS
+from modelyard.metrics.prometheus import Prometheus, PrometheusError, PrometheusSettings, read_routed, read_served
+from modelyard.models.delivery import BASE_MODELS, ModelDelivery
+from modelyard.models.execution import read_progress
 from modelyard.objects import Key
-from modelyard.onboarding.planning.lifecycle import Onboarding
-from modelyard.onboarding.planning.plan import name_of
-from modelyard.onboarding.planning.progress import object_of
-from modelyard.reconcile.plans.plan import StepId
-from modelyard.reconcile.kernel.run_view import RunView
-from modelyard.routing.rolling import RouteReading, RouteWatch
-from modelyard.routing.route_roll_out import RouteRollOuts, RouteStanding
-from modelyard.workloads.roll_out.gates import GateReading, GateWatch
-from modelyard.workloads.roll_out.lifecycle import RollOut
-from modelyard.workloads.roll_out.rollout_state import Standing
-from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
+from modelyard.onboarding.planning import Onboarding, name_of, object_of
+from modelyard.reconcile.kernel import RunView
+from modelyard.reconcile.plans import StepId
+from modelyard.routing import RouteReading, RouteRollOuts, RouteStanding, RouteWatch
+from modelyard.workloads.roll_out import INFERENCE_SERVICES, GateReading, GateWatch, RollOut, Standing
 from tasks.children import EVERY as FOLLOWED, ChildKind, follow_child
 
 EVERY = 5.0

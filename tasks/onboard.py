@@ -10,19 +10,24 @@ from prefect import get_run_logger, task
 from prefect.artifacts import MarkdownArtifact
 
 from modelyard.cluster import NotFound
-from modelyard.objects import Key
-from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.onboarding.planning.expected import class_targets, expected
-from modelyard.onboarding.planning.lifecycle import Onboarding
-from modelyard.onboarding.planning.objects import order_key
-from modelyard.onboarding.planning.plan import name_of
-from modelyard.onboarding.planning.report import LoadCheck, markdown, onboarding_result, spent, table
-from modelyard.onboarding.request import OnboardRequest
-from modelyard.onboarding.execution.service_check import check_service, simulate_load
-from modelyard.onboarding.execution.start import OnboardRefused, retry_failed, take_over
-from modelyard.reconcile.plans.object_result import ObjectResult
-from modelyard.reconcile.kernel.run_view import Superseded
-from modelyard.traffic.traces.trace import read_trace
+from modelyard.objects import CONFIG_MAPS, Key
+from modelyard.onboarding import OnboardRequest
+from modelyard.onboarding.execution import OnboardRefused, check_service, retry_failed, simulate_load, take_over
+from modelyard.onboarding.planning import (
+    LoadCheck,
+    Onboarding,
+    class_targets,
+    expected,
+    markdown,
+    name_of,
+    onboarding_result,
+    order_key,
+    spent,
+    table,
+)
+from modelyard.reconcile.kernel import Superseded
+from modelyard.reconcile.plans import ObjectResult
+from modelyard.traffic.traces import read_trace
 from tasks.children import retry_child
 from tasks.claims import reason_to_leave
 from tasks.journal import show

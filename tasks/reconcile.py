@@ -15,10 +15,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowR
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import PrefectException
 
-from modelyard.reconcile.plans.dispatch import KnownRuns, RunFate, Start, is_due, named
-from modelyard.reconcile.plans.plan import Plan
-from modelyard.reconcile.kernel.reconciler import Plans, Reconciler
-from modelyard.reconcile.plans.report import Row
+from modelyard.reconcile.kernel import Plans, Reconciler
+from modelyard.reconcile.plans import KnownRuns, Plan, Row, RunFate, Start, is_due, named
 from tasks.flow_runs import CALL_TIMEOUT, create_run, read_deployments, read_load
 from tasks.stage import STAGE, shared
 

@@ -8,22 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
-from modelyard.benchmarks.jobs.world import RE_RUN
-from modelyard.metrics.prometheus.client import PrometheusSettings
-from modelyard.models.delivery.lifecycle import ModelDelivery
-from modelyard.models.delivery.names import KINDS as MODEL_KINDS
-from modelyard.models.delivery.world import NUDGE
+from modelyard.benchmarks.jobs import RE_RUN, BenchmarkRuns
+from modelyard.metrics.prometheus import PrometheusSettings
+from modelyard.models.delivery import KINDS as MODEL_KINDS, NUDGE, ModelDelivery
 from modelyard.objects import Key, ResourceType
-from modelyard.onboarding.planning.lifecycle import Onboarding
-from modelyard.reconcile.plans.dispatch import Acting
-from modelyard.reconcile.plans.plan import Lifecycle, StepId
-from modelyard.reconcile.kernel.reconciler import Registered
-from modelyard.reconcile.kernel.run_view import RunView
-from modelyard.routing.objects import ROUTES
-from modelyard.routing.route_roll_out import RouteRollOuts
-from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
+from modelyard.onboarding.planning import Onboarding
+from modelyard.reconcile.kernel import Registered, RunView
+from modelyard.reconcile.plans import Acting, Lifecycle, StepId
+from modelyard.routing import ROUTES, RouteRollOuts
+from modelyard.workloads.kthena import ModelRollOut
+from modelyard.workloads.roll_out import RollOut, ServiceRollOut
 from tasks.observe import compare_revisions, compare_servers, follow_children, read_transfer
 
 Observe = Callable[[RunView, str, Key, StepId], Awaitable[float]]

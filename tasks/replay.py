@@ -16,9 +16,7 @@ from multiprocessing.connection import Connection
 from prefect import task
 from prefect.tasks import exponential_backoff
 
-from modelyard.replay.backtest.compare import Batch, BatchResult, replay as replay_here
-from modelyard.replay.backtest.output import write_report
-from modelyard.replay.backtest.scenario import Scenario
+from modelyard.replay.backtest import Batch, BatchResult, Scenario, replay as replay_here, write_report
 from tasks.journal import ProgressBar
 from tasks.stage import STAGE, shared
 

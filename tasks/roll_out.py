@@ -10,16 +10,13 @@ from prefect import task
 from prefect.artifacts import MarkdownArtifact
 
 from modelyard.hosts import HostsFile
-from modelyard.metrics.endpoints.engine_api import request_status
-from modelyard.objects import Key, parse
-from modelyard.objects.documents import few, listed
-from modelyard.objects.kinds import PODS
-from modelyard.reconcile.plans.object_result import ObjectResult
-from modelyard.reconcile.kernel.run_view import look
-from modelyard.runtimes.protocols import health_paths
-from modelyard.workloads.roll_out.lifecycle import RollOut
-from modelyard.workloads.roll_out.roll_out_report import EngineAnswer, change_lines, component_rows, service_result
-from modelyard.workloads.rendering.values import Refused, Rendered
+from modelyard.metrics.endpoints import request_status
+from modelyard.objects import PODS, Key, few, listed, parse
+from modelyard.reconcile.kernel import look
+from modelyard.reconcile.plans import ObjectResult
+from modelyard.runtimes import health_paths
+from modelyard.workloads.rendering import Refused, Rendered
+from modelyard.workloads.roll_out import EngineAnswer, RollOut, change_lines, component_rows, service_result
 from tasks.journal import show, show_table
 from tasks.stage import BRIEF, REPORT
 from tasks.steps import OpenRun, RunRef, open_run

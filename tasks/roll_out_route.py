@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from prefect import task
 from prefect.artifacts import MarkdownArtifact
 
-from modelyard.objects import Key
-from modelyard.objects.markdown import unformatted
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
-from modelyard.reconcile.kernel.run_view import look
-from modelyard.routing.objects import ROUTES
-from modelyard.routing.rolling import MEMORY, ROLLED_OUT, WISH, RouteRollOut
-from modelyard.routing.route_roll_out import RouteRollOuts, RouteStanding
+from modelyard.objects import Key, unformatted
+from modelyard.reconcile.kernel import look
+from modelyard.reconcile.plans import ObjectResult, ResultState
+from modelyard.routing import MEMORY, ROLLED_OUT, ROUTES, WISH, RouteRollOut, RouteRollOuts, RouteStanding
 from tasks.journal import show, show_table
 from tasks.stage import BRIEF, REPORT
 from tasks.steps import RunRef, open_run

@@ -17,19 +17,9 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from modelyard.cluster import Cluster, ClusterSettings, NotFound, Object
-from modelyard.objects import Key
-from modelyard.objects.documents import cut, few, printable
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState, failures
-from modelyard.reconcile.plans.plan import PlanStep, StepId
-from modelyard.reconcile.kernel.run_view import (
-    LONGEST_WAIT,
-    Acted,
-    RunView,
-    StayLimits,
-    Superseded,
-    carry_out_step,
-    run_steps,
-)
+from modelyard.objects import Key, cut, few, printable
+from modelyard.reconcile.kernel import LONGEST_WAIT, Acted, RunView, StayLimits, Superseded, carry_out_step, run_steps
+from modelyard.reconcile.plans import ObjectResult, PlanStep, ResultState, StepId, failures
 from tasks.journal import ProgressBar
 from tasks.registry import REGISTRY, Observe, step_kind
 from tasks.stage import RETRIED

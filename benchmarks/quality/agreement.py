@@ -1,6 +1,6 @@
 """Agreement of the compiled engines with the replay's, request by request, on random small fleets.
 
-The compiled engines repeat the rules of ``modelyard.engine`` and ``modelyard.replay.simulation.fleet`` for speed. A benchmark
+The compiled engines repeat the rules of ``modelyard.engine`` and ``modelyard.replay.simulation`` for speed. A benchmark
 therefore checks one scenario before it trusts them, and the test suite checks many.
 """
 
@@ -17,10 +17,10 @@ from quality.fleet import Change, FastFleet, follow
 
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
+from modelyard.replay.backtest.simulate import Run, simulate
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulation.fleet import SimulatedFleet
 from modelyard.replay.simulation.metrics import Metrics
-from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.replay.simulation.variants import VariantSpec
 from modelyard.traffic.traces.latency import SLO, Ending
 from modelyard.traffic.traces.trace import Trace

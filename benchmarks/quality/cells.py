@@ -17,11 +17,11 @@ from quality.search import Search
 from modelyard.engine.config import PROFILES
 from modelyard.objects import Key
 from modelyard.replay.backtest.clairvoyant import Clairvoyant
+from modelyard.replay.backtest.report import summarize, timeline
+from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.replay.policies.horizontal import SYNC, Horizontal, HorizontalBehaviour
 from modelyard.replay.policies.parse import make, split
-from modelyard.replay.backtest.report import summarize, timeline
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.replay.simulation.variants import VariantSpec
 from modelyard.traffic.traces.latency import SLO
 from modelyard.traffic.traces.trace import Trace

@@ -20,13 +20,13 @@ from quality.search import Search
 from modelyard.autoscaling.variants.attainment import needed
 from modelyard.engine.config import PROFILES
 from modelyard.objects import Key
-from modelyard.replay.simulation.fleet import SimulatedFleet
-from modelyard.replay.simulation.metrics import Metrics
+from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import SYNC, KEDAPolicy
 from modelyard.replay.policies.parse import make, split
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import Run, simulate
+from modelyard.replay.simulation.fleet import SimulatedFleet
+from modelyard.replay.simulation.metrics import Metrics
 from modelyard.replay.simulation.variants import VariantSpec
 from modelyard.traffic.traces.trace import Trace
 

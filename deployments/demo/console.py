@@ -27,10 +27,10 @@ from rich.markup import escape
 
 from deployments.child import ChildFailed, run_command
 from deployments.profile import ROOT
-from modelyard.local.binaries.obtain import ensure, locate
-from modelyard.objects.documents import cut
-from modelyard.traffic.traces.latency import Ending
-from modelyard.traffic.clients.replay import RequestFailed, chat_body, send
+from modelyard.local.binaries import ensure, locate
+from modelyard.objects import cut
+from modelyard.traffic.clients import RequestFailed, chat_body, send
+from modelyard.traffic.traces import Ending
 
 WIDTH = 110
 """Columns where the output is not a terminal."""

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet.kinds import VARIANTS
+from modelyard.autoscaling.fleet import VARIANTS
 from modelyard.cluster import Cluster, ClusterError
-from modelyard.metrics.prometheus.client import Prometheus, PrometheusError
-from modelyard.objects import parse
-from modelyard.objects.kinds import DEPLOYMENTS, PODS
+from modelyard.metrics.prometheus import Prometheus, PrometheusError
+from modelyard.objects import DEPLOYMENTS, PODS, parse
 
 FRESH, SLOWEST_LOOK = 3.0, 10.0
 """Wall seconds: older samples of Prometheus are stale; a slower observation is given up."""

@@ -16,22 +16,17 @@ from deployments.demo.console import DemoConsole, ask
 from deployments.demo.scenario import FLOOR, NAMESPACE, SERVICE, SLO_ITL, SLO_TTFT, VARIANTS, DemoVariant, Scenario
 from deployments.demo.sources import MISTRAL, Sources, allowed
 from deployments.profile import ROOT
-from modelyard.autoscaling.fleet.kinds import VARIANTS as VARIANTS_KIND
-from modelyard.autoscaling.fleet.provenance import engine_of, provenance
-from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
+from modelyard.autoscaling.fleet import VARIANTS as VARIANTS_KIND, engine_of, provenance
+from modelyard.benchmarks.jobs import BENCHMARK_JOBS
 from modelyard.cluster import Cluster
-from modelyard.local.router import install
-from modelyard.local.settings import NodeGroup, default_nodes
-from modelyard.models.delivery.names import BASE_MODELS
-from modelyard.objects.documents import counted
-from modelyard.objects.kinds import CONFIG_MAPS, PODS
-from modelyard.onboarding.planning.expected import expected
-from modelyard.onboarding.planning.plan import ready
-from modelyard.traffic.clients.replay import open_session
-from modelyard.traffic.traces.trace import Trace
-from modelyard.workloads.rendering.components import INITIAL_REPLICAS
-from modelyard.workloads.rendering.names import SERVICE as SERVICE_LABEL
-from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
+from modelyard.local import NodeGroup, default_nodes, install
+from modelyard.models.delivery import BASE_MODELS
+from modelyard.objects import CONFIG_MAPS, PODS, counted
+from modelyard.onboarding.planning import expected, ready
+from modelyard.traffic.clients import open_session
+from modelyard.traffic.traces import Trace
+from modelyard.workloads.rendering import INITIAL_REPLICAS, SERVICE as SERVICE_LABEL
+from modelyard.workloads.roll_out import INFERENCE_SERVICES
 
 PREREQUISITES = ROOT / "config" / "samples" / "local" / "onboarding.yaml"
 SELECTOR = {"shop.example/models": "yes"}

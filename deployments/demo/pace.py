@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelyard.traffic.traces.latency import percentile
-from modelyard.traffic.clients.replay import RequestResult
+from modelyard.traffic.clients import RequestResult
+from modelyard.traffic.traces import percentile
 
 SLOWEST, FASTEST = 4.0, 10.0
 """Speed-up factors; the fastest needs ``NEEDED_CORES``."""

@@ -16,9 +16,9 @@ from rich.table import Table
 from deployments.demo.console import Check
 from deployments.demo.observations import Sample, changes, replica_minutes
 from deployments.demo.scenario import FLOOR, SLO_ITL, SLO_TTFT, DemoVariant, Scenario
-from modelyard.objects.documents import counted, cut
-from modelyard.traffic.traces.latency import SLO, Ending, Latency, percentile
-from modelyard.traffic.clients.replay import RequestResult, columns
+from modelyard.objects import counted, cut
+from modelyard.traffic.clients import RequestResult, columns
+from modelyard.traffic.traces import SLO, Ending, Latency, percentile
 
 SIZED = "a replica takes"
 """Words of a decision that knows the load and the performance profile."""

@@ -28,15 +28,15 @@ from deployments.demo.report import Outcome
 from deployments.demo.scenario import CONTROLLER_NAMESPACE, NAMESPACE, SERVICE, Scenario
 from deployments.profile import ROOT
 from deployments.stack import beside_a_cluster, schedule, write_prefect_file
-from modelyard.autoscaling.fleet.kinds import VARIANTS
+from modelyard.autoscaling.fleet import VARIANTS
 from modelyard.cluster import Cluster
-from modelyard.local.settings import StackSettings
-from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
-from modelyard.objects.documents import cut
-from modelyard.traffic.clients.replay import Replay, ReplaySettings
-from modelyard.traffic.router import Endpoint
-from modelyard.traffic.traces.trace import Trace, read_trace
-from modelyard.workloads.rendering.names import SERVICE as SERVICE_LABEL
+from modelyard.local import StackSettings
+from modelyard.metrics.prometheus import Prometheus, PrometheusSettings
+from modelyard.objects import cut
+from modelyard.traffic import Endpoint
+from modelyard.traffic.clients import Replay, ReplaySettings
+from modelyard.traffic.traces import Trace, read_trace
+from modelyard.workloads.rendering import SERVICE as SERVICE_LABEL
 
 TRACE = ROOT / "benchmarks" / "data" / "azure-llm-inference-2023-conversation.csv"
 WORKLOAD = ScaledWorkload(NAMESPACE, f"{SERVICE}-engine", f"{SERVICE_LABEL}={SERVICE}", SERVICE)

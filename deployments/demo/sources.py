@@ -27,10 +27,9 @@ import yaml
 from aiohttp import web
 
 from deployments.demo.scenario import CONTROLLER_NAMESPACE
-from modelyard.cluster import AlreadyExists, Cluster, ClusterSettings
-from modelyard.cluster.connection import is_loopback
-from modelyard.models.storage.settings import CONFIG_MAP, KEY
-from modelyard.objects.kinds import NAMESPACES
+from modelyard.cluster import AlreadyExists, Cluster, ClusterSettings, is_loopback
+from modelyard.models.storage import CONFIG_MAP, KEY
+from modelyard.objects import NAMESPACES
 from modelyard.ports import describe_listen_error
 
 LLAMA, MISTRAL = "tiny-llama", "tiny-mistral"

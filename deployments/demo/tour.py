@@ -26,17 +26,12 @@ from deployments.demo.scenario import CONTROLLER_NAMESPACE
 from deployments.demo.sources import LLAMA, MISTRAL, Files, Sources, allowed
 from deployments.stack import beside_a_cluster, write_prefect_file
 from modelyard.cluster import Cluster, Object
-from modelyard.local.agent.records import PodRecord, RecordStore
-from modelyard.local.router import ADDRESS
-from modelyard.local.settings import CONTROL_PLANE, Component, NodeGroup, StackSettings
-from modelyard.local.stack import LocalStack
-from modelyard.objects.documents import cut
-from modelyard.objects.kinds import CONFIG_MAPS, PODS
-from modelyard.traffic.clients.replay import open_session
-from modelyard.workloads.rendering.names import SERVICE
-from modelyard.workloads.roll_out.returning import DEADLINE
-from modelyard.workloads.roll_out.story import LATEST, READY
-from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
+from modelyard.local import ADDRESS, CONTROL_PLANE, Component, LocalStack, NodeGroup, StackSettings
+from modelyard.local.agent import PodRecord, RecordStore
+from modelyard.objects import CONFIG_MAPS, PODS, cut
+from modelyard.traffic.clients import open_session
+from modelyard.workloads.rendering import SERVICE
+from modelyard.workloads.roll_out import DEADLINE, INFERENCE_SERVICES, LATEST, READY
 
 GPU_NODES = ["l40s-0", "l40s-1"]
 NODES = [

@@ -43,10 +43,10 @@ def converge(listed: Path, root: Path, engine: str) -> list[str]:
     """One look: what is missing is fetched and loaded, what is too much unloaded. What failed; it is tried again."""
     from urllib3.exceptions import HTTPError
 
-    from modelyard.metrics.vocabulary.vocabulary import MODELS_PATH
+    from modelyard.metrics.vocabulary import MODELS_PATH
     from modelyard.models.download import node
-    from modelyard.models.storage.errors import FetchError
-    from modelyard.models.sources.http import HttpPool
+    from modelyard.models.sources import HttpPool
+    from modelyard.models.storage import FetchError
     from modelyard.workloads.kthena import adapters as decided
 
     failures: list[str] = []

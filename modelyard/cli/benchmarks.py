@@ -29,9 +29,8 @@ from modelyard.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from modelyard.benchmarks.measuring.compare import ComparedRuns
-    from modelyard.benchmarks.measuring.results import BenchmarkResults
-    from modelyard.benchmarks.records.values import MeasuredRun, Measurement
+    from modelyard.benchmarks.measuring import BenchmarkResults, ComparedRuns
+    from modelyard.benchmarks.records import MeasuredRun, Measurement
 
 app = typer.Typer(no_args_is_help=True, help="Benchmarks: measure one run, show results, compare them.")
 
@@ -60,7 +59,7 @@ def measure(
 ) -> None:
     """Measure one scenario at one concurrency with genai-bench, and store what it found. For Jobs, or by hand."""
     from modelyard.benchmarks.measuring import measure as measuring
-    from modelyard.benchmarks.records.program import VERSION, MeasureError, secrets, without
+    from modelyard.benchmarks.records import VERSION, MeasureError, secrets, without
 
     hidden, code = secrets(os.environ), REFUSED
     with raise_at_sigterm():
@@ -90,9 +89,8 @@ def measure(
 def _asked(file: Path | None) -> Measurement:
     from pydantic import ValidationError
 
-    from modelyard.benchmarks.records.program import MeasureError
-    from modelyard.benchmarks.records.values import MEASUREMENT, Measurement
-    from modelyard.resources.rules import explain
+    from modelyard.benchmarks.records import MEASUREMENT, MeasureError, Measurement
+    from modelyard.resources import explain
 
     try:
         text = os.environ.get(MEASUREMENT, "") if file is None else file.read_text(encoding="utf-8")
@@ -107,9 +105,9 @@ def _asked(file: Path | None) -> Measurement:
 
 
 def _obtained(version: str) -> Path:
-    from modelyard.benchmarks.records.program import MeasureError
+    from modelyard.benchmarks.records import MeasureError
+    from modelyard.local import BinaryNotFound
     from modelyard.local.binaries import genai_bench
-    from modelyard.local.paths import BinaryNotFound
 
     try:
         return genai_bench.ensure(version, lambda text: typer.echo(text, err=True))
@@ -168,7 +166,7 @@ def compare(
 
 def results_of(source: str) -> BenchmarkResults:
     """The results that a source names. Raises ``MeasureError``."""
-    from modelyard.benchmarks.measuring.results import load
+    from modelyard.benchmarks.measuring import load
 
     if not Path(source).exists() and (named := _BENCHMARK_JOB.fullmatch(source)):
         return asyncio.run(_kept(*named.groups()))
@@ -176,9 +174,9 @@ def results_of(source: str) -> BenchmarkResults:
 
 
 async def _kept(namespace: str, name: str) -> BenchmarkResults:
-    from modelyard.benchmarks.records.program import MeasureError
-    from modelyard.benchmarks.measuring.results import kept
-    from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
+    from modelyard.benchmarks.jobs import BENCHMARK_JOBS
+    from modelyard.benchmarks.measuring import kept
+    from modelyard.benchmarks.records import MeasureError
     from modelyard.cluster import Cluster, ClusterError, ClusterSettings
 
     try:
@@ -196,7 +194,7 @@ def _document(run: MeasuredRun | None) -> dict[str, Any] | None:
 
 
 def _change(pair: ComparedRuns) -> dict[str, Any]:
-    from modelyard.benchmarks.measuring.compare import METRICS
+    from modelyard.benchmarks.measuring import METRICS
 
     changes = {metric: pair.change(metric) for metric in METRICS}
     return {
@@ -233,7 +231,7 @@ def _print(found: list[ComparedRuns]) -> None:
 
 
 def _cell(run: MeasuredRun, metric: str) -> str:
-    from modelyard.benchmarks.measuring.compare import LATENCIES, figure
+    from modelyard.benchmarks.measuring import LATENCIES, figure
 
     value = figure(run, metric)
     if value is None:

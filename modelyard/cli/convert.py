@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from modelyard.cli.options import warn
-from modelyard.objects.deployment_modes import MODE, RAW
+from modelyard.objects import MODE, RAW
 
 Object = dict[str, Any]
 
@@ -71,9 +71,8 @@ def _left_out(body: Object) -> Iterator[str]:
     """Take out the fields that the published form does not have, and say so. Raises ``ResourceInvalid``."""
     from pydantic import ValidationError
 
-    from modelyard.resources import KINDS, parse
+    from modelyard.resources import KINDS, field_path, parse
     from modelyard.resources.field_effects import ineffective
-    from modelyard.resources.rules import field_path
 
     cls = KINDS[body["apiVersion"].partition("/")[0], body["kind"]]
     try:
@@ -137,7 +136,7 @@ def _policy(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 def _binding(body: Object, remarks: list[str], exposed: dict[str, str] | None = None) -> Iterator[Object]:
     """``exposed`` is filled with the names that pods show metrics under, where these are not the policy's."""
-    from modelyard.autoscaling.reading.bindings.objects import SOURCES
+    from modelyard.autoscaling.reading.bindings import SOURCES
 
     spec = body["spec"]
     for newer, ours in _TARGETS.items():
@@ -160,7 +159,7 @@ def _binding(body: Object, remarks: list[str], exposed: dict[str, str] | None = 
 
 def _target(target: Object, exposed: dict[str, str], remarks: list[str]) -> dict[str, str]:
     """Rewrite a target in place; the PromQL of the metrics that it takes from Prometheus."""
-    from modelyard.autoscaling.reading.bindings.objects import ROLE
+    from modelyard.autoscaling.reading.bindings import ROLE
 
     reference = target.get("targetRef") or {}
     part = target.pop("subTargets", None)
@@ -194,7 +193,7 @@ def _target(target: Object, exposed: dict[str, str], remarks: list[str]) -> dict
 
 
 def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
-    from modelyard.autoscaling.configuration.handling import MAX_REPLICAS, MIN_REPLICAS
+    from modelyard.autoscaling.configuration import MAX_REPLICAS, MIN_REPLICAS
 
     spec, metadata = body["spec"], body["metadata"]
     bounds = {
@@ -208,7 +207,7 @@ def _variant(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 
 def _scaler(manifest: Mapping[str, Any]) -> Converted:
-    from modelyard.autoscaling.reading.managed import AnnotationInvalid, gauge_remarks, is_managed, variant_manifest
+    from modelyard.autoscaling.reading import AnnotationInvalid, gauge_remarks, is_managed, variant_manifest
     from modelyard.resources import parse
 
     scaler = dict(manifest)
@@ -233,7 +232,7 @@ def _service(body: Object, remarks: list[str]) -> Iterator[Object]:
 
 def _runtime(body: Object, remarks: list[str]) -> Iterator[Object]:
     """Rewrite the older form of a runtime, a pod at the top level, into ``engineConfig``."""
-    from modelyard.resources.ome.older_form import FIELDS, REPLACED, WORKERS, engine_config, ignored_fields
+    from modelyard.resources.ome import FIELDS, REPLACED, WORKERS, engine_config, ignored_fields
 
     spec = body["spec"]
     older = [name for name in (*FIELDS, WORKERS) if name in spec]
@@ -276,7 +275,7 @@ def convert(
     """Rewrite manifests of newer peers into the published form that Modelyard reads. Prints them; changes no file."""
     import yaml
 
-    from modelyard.autoscaling.configuration.files import documents
+    from modelyard.autoscaling.configuration import documents
     from modelyard.resources import ResourceInvalid
 
     done: list[Object] = []

@@ -41,9 +41,8 @@ def create_app(source: str, names: str) -> web.Application:
     import aiohttp
     from aiohttp import web
 
-    from modelyard.metrics.endpoints.engine_api import request_page
-    from modelyard.metrics.endpoints.scrape import MAX_BODY
-    from modelyard.workloads.kthena.unified import with_unified
+    from modelyard.metrics.endpoints import MAX_BODY, request_page
+    from modelyard.workloads.kthena import with_unified
 
     places = asyncio.Semaphore(AT_ONCE)
 

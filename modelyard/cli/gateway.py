@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from modelyard.cli.options import Context, Controller, Files, Namespaces, UsageError, check_namespaces, warn
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
+from modelyard.objects import CONTROLLER_NAMESPACE
 
 app = typer.Typer(add_completion=False)
 
@@ -32,10 +32,8 @@ def gateway(
     """Print InferencePools and HTTPRoutes that say the same; what they cannot say goes to standard error."""
     import yaml
 
-    from modelyard.autoscaling.configuration.files import documents
-    from modelyard.routing.gateway_api import Gateway, render
-    from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route, server
-    from modelyard.routing.table import RouteTable
+    from modelyard.autoscaling.configuration import documents
+    from modelyard.routing import ROUTES, SERVERS, Gateway, Route, RouteTable, Server, render, route, server
 
     table: RouteTable | None = None
     routes: list[Route]
@@ -62,8 +60,8 @@ def gateway(
 
 async def _cluster(namespaces: list[str], home: str) -> Any:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.router.process.follow import look
-    from modelyard.routing.fleet import RoutedFleet
+    from modelyard.router.process import look
+    from modelyard.routing import RoutedFleet
 
     fleet = RoutedFleet()
     async with Cluster.connect(ClusterSettings()) as cluster:

@@ -33,7 +33,7 @@ def check_images(
     2 the command line or a file cannot be used, 3 one could not be checked and none is missing.
     """
     from modelyard.cli.registry import ImageState, ImageStatus, Registries, read_logins
-    from modelyard.runtimes.images import parse_image
+    from modelyard.runtimes import parse_image
 
     addresses = dict(_address(text) for text in registry or ())
     if insecure and not addresses:
@@ -67,9 +67,9 @@ def _address(text: str) -> tuple[str, str]:
 
 
 def _images(files: list[Path] | None) -> dict[str, list[str]]:
-    from modelyard.autoscaling.offline.manifests import read_manifests
-    from modelyard.objects.documents import printable
-    from modelyard.runtimes.images import images_of
+    from modelyard.autoscaling.offline import read_manifests
+    from modelyard.objects import printable
+    from modelyard.runtimes import images_of
 
     if not files:
         files = sorted(CATALOGUE.glob("*.yaml"))
@@ -90,7 +90,7 @@ def _print(rows: list[dict[str, Any]], output: options.Output) -> None:
         return
     from rich.text import Text
 
-    from modelyard.objects.documents import few
+    from modelyard.objects import few
 
     colours = {"exists": "green", "missing": "red", "unknown": "yellow"}
     table = options.grid("IMAGE", "STATE", "DIGEST", "WHERE", "WHY")

@@ -17,13 +17,18 @@ from rich.console import Console
 from modelyard.cli.model_options import options_from
 from modelyard.cli.options import Form, Output, UsageError, check_namespaces, faults, grid, print_document
 from modelyard.hosts import HostsFile
-from modelyard.local.binaries.obtain import SERVERS, ensure, locate
-from modelyard.local.overview import Overview, collect
-from modelyard.local.paths import LocalClusterError
-from modelyard.local.processes import python_path_environment
-from modelyard.local.settings import EVERYTHING, Component, StackSettings
-from modelyard.local.stack import LocalStack
-from modelyard.objects.urls import describe_url_problem
+from modelyard.local import (
+    EVERYTHING,
+    Component,
+    LocalClusterError,
+    LocalStack,
+    Overview,
+    StackSettings,
+    collect,
+    python_path_environment,
+)
+from modelyard.local.binaries import SERVERS, ensure, locate
+from modelyard.objects import describe_url_problem
 
 app = typer.Typer(
     name="local",
@@ -229,9 +234,9 @@ def load(
 ) -> None:
     """Send requests to the ready engines of a namespace. The exit code is 0 only if all were answered."""
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.local.load import ReadyPods, serve
-    from modelyard.objects.kinds import PODS
-    from modelyard.traffic.traces.trace import from_rates
+    from modelyard.local import ReadyPods, serve
+    from modelyard.objects import PODS
+    from modelyard.traffic.traces import from_rates
 
     stack = _running(name, directory)
     if not (rate > 0 and minutes > 0):
@@ -266,7 +271,7 @@ def router(
 ) -> None:
     """Run a router on the cluster: requests for the names of ModelRoutes go to the pods of their ModelServers."""
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.local.router import ADDRESS, install
+    from modelyard.local import ADDRESS, install
 
     stack = _running(name, directory)
 

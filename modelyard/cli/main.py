@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 from modelyard import __version__
 from modelyard.cli import convert, plan
 from modelyard.cli.options import Context, RunFlow, warn
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
+from modelyard.objects import CONTROLLER_NAMESPACE
 
 OWN = ("modelyard", "tasks", "flows", "deployments")
 """Packages whose errors are meant for people."""
@@ -106,7 +106,7 @@ def exporter(
     context: Context = None,
 ) -> None:
     """Serve wva_desired_replicas and its companions from the status of the resources, until stopped."""
-    from modelyard.autoscaling.live.exporter import serve
+    from modelyard.autoscaling.live import serve
     from modelyard.cluster import Cluster, ClusterSettings
     from modelyard.objects import Key
 
@@ -138,14 +138,12 @@ def crds(
     """Print the CustomResourceDefinitions as YAML, install them, or compare them with those of a cluster."""
     import yaml
 
-    from modelyard.resources import KINDS
-    from modelyard.resources.crd import crd
+    from modelyard.resources import KINDS, crd
 
     manifests = [crd(kind) for kind in KINDS.values()]
 
     async def apply() -> None:
-        from modelyard.cluster import Cluster, ClusterSettings
-        from modelyard.cluster.crd_install import crd_differences, install_crds
+        from modelyard.cluster import Cluster, ClusterSettings, crd_differences, install_crds
 
         async with Cluster.connect(ClusterSettings()) as cluster:
             if diff:

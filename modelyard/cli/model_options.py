@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 
 from modelyard.cli.options import PAIR, UsageError, pairs
-from modelyard.objects.cli_marker import Cli
+from modelyard.objects import Cli
 
 T = TypeVar("T")
 Command = Callable[..., None]
@@ -76,7 +76,7 @@ def parse_options(model: type[T], given: Mapping[str, Any]) -> T:
     try:
         return TypeAdapter(model).validate_python(given)
     except ValidationError as error:
-        from modelyard.resources.rules import explain
+        from modelyard.resources import explain
 
         options = {name: _Option(name, field) for name, field, _ in _leaves(model)}
         faults = explain(cast("type[BaseModel]", model), error)

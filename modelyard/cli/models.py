@@ -13,7 +13,7 @@ from rich.text import Text
 
 from modelyard.cli import options
 from modelyard.cli.options import PAIR, Context, Controller, UsageError, pairs
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
+from modelyard.objects import CONTROLLER_NAMESPACE
 
 app = typer.Typer(help="Models: their files on the nodes, and why they are where they are.", add_completion=False)
 
@@ -51,9 +51,7 @@ def add(
     context: Context = None,
 ) -> None:
     """Make a model of this URI; its files then come onto the nodes."""
-    from modelyard.models.storage import storage_parameters
-    from modelyard.models.storage.storage_parameters import source_uri
-    from modelyard.models.storage.uri import parse
+    from modelyard.models.storage import parse, source_uri, storage_parameters
 
     parsed = parse(uri)
     labels, parameters = pairs("--node-selector", node_selector), pairs("--parameter", parameter)
@@ -95,7 +93,7 @@ def _state(text: str) -> Text:
 
 async def _list(namespace: str) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.delivery.names import KINDS
+    from modelyard.models.delivery import KINDS
 
     table = options.grid("KIND", "NAME", "STATE", "NODES", "SIZE", "PROGRESS", "WHY")
     async with Cluster.connect(ClusterSettings()) as cluster:
@@ -114,8 +112,7 @@ async def _list(namespace: str) -> None:
 
 def columns_of(status: dict[str, Any]) -> Iterable[Text | str]:
     """Return state, nodes, size, progress and remarks of a model's status, as the list shows them."""
-    from modelyard.objects.documents import amount, printable
-    from modelyard.objects.parse import condition
+    from modelyard.objects import amount, condition, printable
 
     delivery = status.get("delivery") or {}
     ready = condition(status, "Ready")
@@ -137,8 +134,8 @@ async def _add(
     uri: str, name: str, namespace: str, labels: dict[str, str], parameters: dict[str, str], secret: str, wait: bool
 ) -> None:
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.delivery.names import base_models
-    from modelyard.models.execution.requests import read_state, request_model, request_retry
+    from modelyard.models.delivery import base_models
+    from modelyard.models.execution import read_state, request_model, request_retry
     from modelyard.objects import Key
 
     kind, key = base_models(namespace), Key(namespace, name)
@@ -164,13 +161,10 @@ async def _add(
 async def _why(name: str, namespace: str, home: str) -> bool:
     """Print it; whether it can be delivered at all."""
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.models.delivery.lifecycle import ModelDelivery
-    from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
-    from modelyard.models.execution.requests import NoSuchModel
-    from modelyard.models.delivery.story import RESOLVED
-    from modelyard.objects import Key
-    from modelyard.objects.kinds import NODES
-    from modelyard.reconcile.kernel.mirror import Mirror
+    from modelyard.models.delivery import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS, RESOLVED, ModelDelivery
+    from modelyard.models.execution import NoSuchModel
+    from modelyard.objects import NODES, Key
+    from modelyard.reconcile.kernel import Mirror
 
     console, key = options.console(), Key(namespace, name)
     async with Cluster.connect(ClusterSettings()) as cluster, Mirror(cluster) as mirror:

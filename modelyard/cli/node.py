@@ -68,11 +68,9 @@ from modelyard.cli.adapters import adapters
 from modelyard.cli.engine_metrics import metrics
 from modelyard.cli.model_options import options_from, parse_options
 from modelyard.cli.options import Terminated, UsageError, raise_at_sigterm
-from modelyard.models.download import node
-from modelyard.models.storage.errors import FetchError, unexpected
-from modelyard.models.download.node import FetchRequest, Report
+from modelyard.models.download import FetchRequest, Report, node, storage_error
 from modelyard.models.sources import Credentials
-from modelyard.models.download.store import storage_error
+from modelyard.models.storage import FetchError, unexpected
 
 app = typer.Typer(no_args_is_help=True, help="A model's files on this node: fetch, check, remove. For Jobs.")
 app.command()(adapters)

@@ -8,11 +8,11 @@ import typer
 
 from modelyard.cli.model_options import options_from, parse_options
 from modelyard.cli.options import Context, Form, Output, RunFlow, UsageError, console, grid, print_document, warn
-from modelyard.onboarding.request import OnboardInput, OnboardRequest
+from modelyard.onboarding import OnboardInput, OnboardRequest
 
 if TYPE_CHECKING:
-    from modelyard.benchmarks.records.values import MeasuredRun
-    from modelyard.onboarding.planning.choose import CandidateChoice
+    from modelyard.benchmarks.records import MeasuredRun
+    from modelyard.onboarding.planning import CandidateChoice
 
 app = typer.Typer(add_completion=False)
 
@@ -59,10 +59,7 @@ def onboard(
 
 
 def _print_plan(asked: OnboardRequest, measured: list[str] | None, output: Output) -> None:
-    from modelyard.onboarding.planning.choose import choose
-    from modelyard.onboarding.planning.levels import certainty
-    from modelyard.onboarding.planning.objects import base_model, chosen, probe
-    from modelyard.onboarding.planning.plan import benchmarks
+    from modelyard.onboarding.planning import base_model, benchmarks, certainty, choose, chosen, probe
 
     if not measured:
         made = [base_model(asked)]
@@ -104,8 +101,7 @@ def _runs(asked: OnboardRequest, measured: list[str]) -> dict[str, tuple[Measure
 
 
 def _table(verdict: CandidateChoice) -> None:
-    from modelyard.onboarding.planning.progress import outcome
-    from modelyard.onboarding.planning.report import COLUMNS, row
+    from modelyard.onboarding.planning import COLUMNS, outcome, row
 
     table = grid(*COLUMNS)
     for one in verdict.assessed:

@@ -71,8 +71,7 @@ class NoSuchNamespace(RuntimeError):
 async def check_namespaces(cluster: Cluster, names: Iterable[str]) -> None:
     """Raise ``NoSuchNamespace`` where one of these does not exist. Who may not read namespaces is not told."""
     from modelyard.cluster import ClusterError, Forbidden, NotFound
-    from modelyard.objects.documents import few
-    from modelyard.objects.kinds import NAMESPACES
+    from modelyard.objects import NAMESPACES, few
 
     for name in filter(None, names):
         try:
@@ -100,7 +99,7 @@ class Output(StrEnum):
 def check_url(option: typer.CallbackParam, url: str | None) -> str | None:
     """Refuse a value that is not a URL, with the name of its option."""
     if url:
-        from modelyard.objects.urls import describe_url_problem
+        from modelyard.objects import describe_url_problem
 
         if problem := describe_url_problem(url):
             raise UsageError(f"{option.opts[0]} {problem}")
@@ -166,7 +165,7 @@ def json_object(text: str, option: str) -> dict[str, Any]:
 
 def faults(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """The fields of the model that are wrong, a sentence each; of fields that do not agree the sentence alone."""
-    from modelyard.resources.rules import explain
+    from modelyard.resources import explain
 
     return [f"{field}: {text}".removeprefix("object: ") for field, text in explain(model, error)]
 
@@ -201,7 +200,7 @@ def grid(*columns: str) -> Table:
 
 def warn(text: str, kind: str = "warning") -> None:
     """Tell it beside the output; ``kind`` error: it is wrong. What others wrote of it moves no cursor."""
-    from modelyard.objects.documents import printable
+    from modelyard.objects import printable
 
     text = "\n".join(map(printable, text.split("\n")))
     typer.secho(f"{kind}: {text}", fg=typer.colors.RED if kind == "error" else typer.colors.YELLOW, err=True)

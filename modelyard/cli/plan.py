@@ -17,11 +17,9 @@ import typer
 from modelyard.cli import options
 
 if TYPE_CHECKING:
-    from modelyard.autoscaling.fleet.fleet import Fleet, Variant
-    from modelyard.autoscaling.offline.manifests import Manifest
-    from modelyard.autoscaling.offline.snapshot import Snapshot
-    from modelyard.autoscaling.configuration.settings import FleetSettings
-    from modelyard.autoscaling.fleet.binding_view import BindingView
+    from modelyard.autoscaling.configuration import FleetSettings
+    from modelyard.autoscaling.fleet import BindingView, Fleet, Variant
+    from modelyard.autoscaling.offline import Manifest, Snapshot
     from modelyard.autoscaling.what_if import Settled
     from modelyard.cli.plan_services import ServicePlan
 
@@ -101,12 +99,9 @@ def plan(
     """Show what would be decided now and what becomes of services, and why; or what would be if. Nothing is written
     to the cluster.
     """
-    from modelyard.autoscaling.pipeline.decide import decide
-    from modelyard.autoscaling.offline import snapshot as snapshots
-    from modelyard.autoscaling.offline.bindings import measured
-    from modelyard.autoscaling.configuration.files import PlanInputError, one_document
-    from modelyard.autoscaling.offline.manifests import read_manifests
-    from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+    from modelyard.autoscaling.configuration import Compatibility, FleetSettings, PlanInputError, one_document
+    from modelyard.autoscaling.offline import measured, read_manifests, snapshot as snapshots
+    from modelyard.autoscaling.pipeline import decide
     from modelyard.autoscaling.what_if import imagine, parse
     from modelyard.cli import plan_json, plan_output
 
@@ -218,7 +213,7 @@ def _services_in(
 
 
 def _selecting(selector: str) -> Callable[[Mapping[str, str]], bool]:
-    from modelyard.objects.selectors import parse_selector
+    from modelyard.objects import parse_selector
 
     try:
         return parse_selector(selector)
@@ -252,10 +247,8 @@ def _from_files(
 async def _from_cluster(
     settings: FleetSettings, namespaces: list[str], selector: str, prometheus: str | None, compression: float
 ) -> Fleet:
-    from modelyard.autoscaling.live.controller import Controller
-    from modelyard.autoscaling.reading.demands import workload_of
-    from modelyard.autoscaling.live.scalers import list_scalers, unread_scalers
-    from modelyard.autoscaling.live.settings import ControllerSettings
+    from modelyard.autoscaling.live import Controller, ControllerSettings, list_scalers, unread_scalers
+    from modelyard.autoscaling.reading import workload_of
 
     chosen = ControllerSettings(
         prometheus_url=prometheus,

@@ -23,11 +23,10 @@ import orjson
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from modelyard.autoscaling.bindings.explain import blocks
-from modelyard.autoscaling.bindings.story import totals, units
-from modelyard.autoscaling.decisions.decision import BindingDecision, Record, TickDecision, VariantDecision
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.autoscaling.bindings import blocks, totals, units
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import BindingDecision, Record, TickDecision, VariantDecision
+from modelyard.autoscaling.fleet import BindingView
 from modelyard.autoscaling.what_if import Settled
 
 if TYPE_CHECKING:

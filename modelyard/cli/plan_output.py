@@ -11,15 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from modelyard.autoscaling.bindings.explain import binding_lines
-from modelyard.autoscaling.decisions.decision import Action, Alternative, Record, TickDecision
-from modelyard.autoscaling.decisions.explain import UNKNOWN, lines, remarks
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import BindingView
-from modelyard.autoscaling.what_if import Settled
-from modelyard.autoscaling.what_if.settle import End
+from modelyard.autoscaling.bindings import binding_lines
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import UNKNOWN, Action, Alternative, Record, TickDecision, lines, remarks
+from modelyard.autoscaling.fleet import BindingView
+from modelyard.autoscaling.what_if import End, Settled
 from modelyard.cli.options import console as new_console
-from modelyard.objects.documents import few
+from modelyard.objects import few
 
 if TYPE_CHECKING:
     from modelyard.cli.plan_services import ServicePlan

@@ -7,17 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from modelyard.autoscaling.offline.manifests import Manifest
+from modelyard.autoscaling.offline import Manifest
 from modelyard.cli.worlds import world_for
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings, UnknownKind
-from modelyard.objects import Key
-from modelyard.objects.selectors import parse_selector
-from modelyard.reconcile.plans.plan import Plan
-from modelyard.reconcile.kernel.run_view import look
-from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
-from modelyard.workloads.roll_out.resolution import ACCEPT
-from modelyard.workloads.roll_out.rollout_state import Standing
+from modelyard.objects import Key, parse_selector
+from modelyard.reconcile.kernel import look
+from modelyard.reconcile.plans import Plan
+from modelyard.workloads.kthena import ModelRollOut
+from modelyard.workloads.roll_out import ACCEPT, RollOut, ServiceRollOut, Standing
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from modelyard.cli.options import Context, Form, Output, UsageError, console, grid, print_document, warn
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
+from modelyard.objects import CONTROLLER_NAMESPACE
 
 if TYPE_CHECKING:
-    from modelyard.autoscaling.sizing.fit import Fit, Point
-    from modelyard.benchmarks.measuring.profiles import LibraryProfile, ProfileKey
-    from modelyard.benchmarks.measuring.results import BenchmarkResults
+    from modelyard.autoscaling.sizing import Fit, Point
+    from modelyard.benchmarks.measuring import BenchmarkResults, LibraryProfile, ProfileKey
     from modelyard.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="Performance profiles: fit, show, check what they predict.")
@@ -58,12 +57,12 @@ def fit(
 ) -> None:
     """The engine's alpha, beta, gamma, delta with 95 % intervals, and the profile that replicas are sized by. -o yaml:
     the patch for a VariantAutoscaling."""
-    from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
-    from modelyard.autoscaling.fleet.provenance import NAMES
-    from modelyard.benchmarks.measuring.profiles import patch, points
+    from modelyard.autoscaling.fleet import NAMES
+    from modelyard.autoscaling.memory import AUTOSCALING_STATE, VariantMemory
+    from modelyard.benchmarks.measuring import patch, points
     from modelyard.cli.benchmarks import results_of
-    from modelyard.reconcile.plans.memory import parse_memory
-    from modelyard.replay.fitting.engine_fit import fit_profile
+    from modelyard.reconcile.plans import parse_memory
+    from modelyard.replay.fitting import fit_profile
 
     there = _cluster(lambda cluster: _variant(cluster, variant)) if variant else None
     known: dict[str, Any] = {"kv_tokens": kv_tokens}
@@ -110,8 +109,8 @@ def show(
     context: Context = None,
 ) -> None:
     """Profiles that are kept, or one with where it comes from. -o yaml of one: the patch for a VariantAutoscaling."""
-    from modelyard.autoscaling.fleet.provenance import PROVENANCE, provenance
-    from modelyard.benchmarks.measuring.profiles import described
+    from modelyard.autoscaling.fleet import PROVENANCE, provenance
+    from modelyard.benchmarks.measuring import described
 
     if what is not None and "/" in what:
         there = _cluster(lambda cluster: _variant(cluster, what))
@@ -155,8 +154,7 @@ def check(
     """Replay the benchmark's loads against an engine of the fitted parameters, several times; 1 where what was measured
     is further off than any of the times."""
     from modelyard.cli.benchmarks import results_of
-    from modelyard.replay.fitting.closed_loop import PredictedPoint
-    from modelyard.replay.fitting.engine_fit import predicted
+    from modelyard.replay.fitting import PredictedPoint, predicted
 
     found, runs = _fitted(results_of(source), max_batch, one_length, step_tokens)
     wide = 0
@@ -177,8 +175,8 @@ def check(
 
 
 def _fitted(results: BenchmarkResults, max_batch: int | None, one_length: bool, tokens: int) -> tuple[Fit, list[Point]]:
-    from modelyard.benchmarks.measuring.profiles import points
-    from modelyard.replay.fitting.engine_fit import fit_engine
+    from modelyard.benchmarks.measuring import points
+    from modelyard.replay.fitting import fit_engine
 
     runs = points(results, warn)
     found = fit_engine(runs, tokens=tokens, max_batch=max_batch, one_length=one_length)
@@ -188,7 +186,7 @@ def _fitted(results: BenchmarkResults, max_batch: int | None, one_length: bool, 
 
 
 def _key(results: BenchmarkResults, variant: dict[str, Any] | None) -> ProfileKey:
-    from modelyard.benchmarks.measuring.profiles import ProfileKey
+    from modelyard.benchmarks.measuring import ProfileKey
 
     about = results.records[0].measurement
     server, spec = about.server, variant["spec"] if variant else {}
@@ -221,7 +219,7 @@ def _cluster(work: Callable[[Cluster], Awaitable[T]]) -> T:
 
 
 async def _variant(cluster: Cluster, named: str) -> dict[str, Any]:
-    from modelyard.autoscaling.fleet.kinds import VARIANTS
+    from modelyard.autoscaling.fleet import VARIANTS
 
     namespace, _, name = named.partition("/")
     if not namespace or not name:
@@ -230,10 +228,9 @@ async def _variant(cluster: Cluster, named: str) -> dict[str, Any]:
 
 
 async def _library(cluster: Cluster, namespace: str) -> dict[str, LibraryProfile]:
-    from modelyard.benchmarks.measuring.profiles import LIBRARY, read_library
+    from modelyard.benchmarks.measuring import LIBRARY, read_library
     from modelyard.cluster import NotFound
-    from modelyard.objects import Key
-    from modelyard.objects.kinds import CONFIG_MAPS
+    from modelyard.objects import CONFIG_MAPS, Key
 
     try:
         stored = await cluster.get(CONFIG_MAPS, LIBRARY, namespace)
@@ -248,10 +245,10 @@ async def _library(cluster: Cluster, namespace: str) -> dict[str, LibraryProfile
 async def _write(
     cluster: Cluster, body: dict[str, Any], variant: dict[str, Any] | None, key: ProfileKey | None, namespace: str
 ) -> None:
-    from modelyard.autoscaling.fleet.kinds import VARIANTS
-    from modelyard.benchmarks.measuring.profiles import LIBRARY, library_patch
+    from modelyard.autoscaling.fleet import VARIANTS
+    from modelyard.benchmarks.measuring import LIBRARY, library_patch
     from modelyard.cluster import NotFound
-    from modelyard.objects.kinds import CONFIG_MAPS
+    from modelyard.objects import CONFIG_MAPS
 
     if variant is not None:
         metadata = variant["metadata"]

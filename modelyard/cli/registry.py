@@ -18,10 +18,10 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import urllib3
 
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.sources.http import TOKEN_LIMIT, HttpPool
-from modelyard.objects.documents import cut, mapping, printable
-from modelyard.runtimes.images import DOCKER_HUB, ImageReference
+from modelyard.models.sources import TOKEN_LIMIT, HttpPool
+from modelyard.models.storage import FetchError
+from modelyard.objects import cut, mapping, printable
+from modelyard.runtimes import DOCKER_HUB, ImageReference
 
 API = {DOCKER_HUB: "registry-1.docker.io"}
 """Hosts that serve the API of a registry where it is not the registry's own."""

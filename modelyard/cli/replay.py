@@ -17,11 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from modelyard.autoscaling.configuration.files import documents as read_documents, one_document
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings, documents as read_documents, one_document
 from modelyard.cli.model_options import options_from, parse_options
 from modelyard.cli.options import print_document, warn
-from modelyard.replay.request import ReplayRequest
+from modelyard.replay import ReplayRequest
 
 Hear = Callable[[float], None]
 
@@ -42,11 +41,15 @@ def replay(
 ) -> None:
     """Replay recorded traffic against a simulated fleet, policy by policy. No cluster is contacted."""
     from modelyard import reports
-    from modelyard.replay.backtest import output as outputs
-    from modelyard.replay.backtest.compare import batches, least, replay as replay_one
-    from modelyard.replay.backtest.gates import RequirementsNotMet
-    from modelyard.replay.policies.parse import CLAIRVOYANT
-    from modelyard.replay.backtest.scenario import read_scenario
+    from modelyard.replay.backtest import (
+        RequirementsNotMet,
+        batches,
+        least,
+        output as outputs,
+        read_scenario,
+        replay as replay_one,
+    )
+    from modelyard.replay.policies import CLAIRVOYANT
 
     request, beside = read_request(given)
     # So that a report under way is cleared up, as an interrupt from the keyboard has it.

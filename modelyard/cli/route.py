@@ -10,7 +10,7 @@ import orjson
 import typer
 
 from modelyard.cli.options import Context, Controller, Namespaces, UsageError, check_namespaces
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
+from modelyard.objects import CONTROLLER_NAMESPACE
 
 app = typer.Typer(help="Where requests for a model name go, and why.", add_completion=False, no_args_is_help=True)
 
@@ -39,11 +39,8 @@ def explain(
     request would be refused.
     """
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.router.process.follow import look
-    from modelyard.router.process.gauges import EnginePoller
-    from modelyard.routing.decide import Arrival, Decider
-    from modelyard.routing.errors import ErrorAnswer
-    from modelyard.routing.explain import explain as lines
+    from modelyard.router.process import EnginePoller, look
+    from modelyard.routing import Arrival, Decider, ErrorAnswer, explain as lines
 
     headers = {}
     for one in header or ():

@@ -12,7 +12,7 @@ import typer
 
 from modelyard.cli.model_options import options_from, parse_options
 from modelyard.cli.options import Context, UsageError
-from modelyard.router.settings import RouterSettings
+from modelyard.router import RouterSettings
 
 app = typer.Typer(add_completion=False)
 
@@ -24,9 +24,7 @@ def router(given: dict[str, Any], context: Context = None) -> None:
     import uvloop
 
     from modelyard.cluster import Cluster, ClusterSettings
-    from modelyard.router.process.configured import ConfigurationFile
-    from modelyard.router.process.service import RouterProcess, serve
-    from modelyard.router.process.workers import supervise
+    from modelyard.router.process import ConfigurationFile, RouterProcess, serve, supervise
 
     settings = parse_options(RouterSettings, given)
     if settings.configuration:

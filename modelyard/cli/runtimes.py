@@ -17,7 +17,7 @@ from modelyard.cli.images import check_images
 from modelyard.objects import Key
 
 if TYPE_CHECKING:
-    from modelyard.autoscaling.offline.manifests import Manifest
+    from modelyard.autoscaling.offline import Manifest
     from modelyard.runtimes import Ranking, RejectionReason, Runtime, RuntimeVerdict
 
 app = typer.Typer(
@@ -53,13 +53,20 @@ def explain(
     context: options.Context = None,
 ) -> None:
     """Rank every runtime for a model, with all that is for and against it. Exit code 1: none serves it."""
-    from modelyard.autoscaling.offline.manifests import read_manifests
+    from modelyard.autoscaling.offline import read_manifests
     from modelyard.cli.worlds import world_of
     from modelyard.models.detection import detect
-    from modelyard.objects.deployment_modes import OF_RUNTIMES
+    from modelyard.objects import OF_RUNTIMES
     from modelyard.runtimes import Wishes, parse_model, warnings
-    from modelyard.workloads.roll_out.resolution import accelerator_classes, find_model, rank
-    from modelyard.workloads.roll_out.world import CLASSES_SERVED, MODELS_WANTED, RUNTIMES_WANTED, classes_wanted
+    from modelyard.workloads.roll_out import (
+        CLASSES_SERVED,
+        MODELS_WANTED,
+        RUNTIMES_WANTED,
+        accelerator_classes,
+        classes_wanted,
+        find_model,
+        rank,
+    )
 
     model_kind, model = _reference("MODEL", model, MODELS)
     runtime_kind, named = _reference("--runtime", named, RUNTIMES)
@@ -99,7 +106,7 @@ def explain(
 def described(ranking: Ranking, remarks: Iterable[str] = ()) -> dict[str, Any]:
     """The whole ranking as plain values."""
     from modelyard.models.detection import current
-    from modelyard.runtimes.matching import label
+    from modelyard.runtimes import label
 
     model, chosen = ranking.model, ranking.chosen
     return {
@@ -147,8 +154,8 @@ def _print(ranking: Ranking, remarks: Iterable[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from modelyard.objects.documents import printable
-    from modelyard.runtimes.matching import label
+    from modelyard.objects import printable
+    from modelyard.runtimes import label
 
     watched, model = sys.stdout.isatty(), ranking.model
     console = options.console()
@@ -208,7 +215,7 @@ def _mistakes(manifests: Iterable[Manifest], namespace: str) -> Iterator[str]:
 
 
 def _place_of(body: Mapping[str, Any]) -> tuple[str, Key]:
-    from modelyard.objects.parse import key_of
+    from modelyard.objects import key_of
 
     key = key_of(body)
     return body["kind"], key if not body["kind"].startswith("Cluster") else Key("", key.name)
@@ -229,9 +236,9 @@ def _missing(model: str, namespace: str, objects: Iterable[Mapping[str, Any]], i
 
 async def _from_cluster(model: str, namespace: str) -> list[Mapping[str, Any]]:
     from modelyard.cluster import Cluster, ClusterSettings, NotFound
-    from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS
+    from modelyard.models.delivery import BASE_MODELS, CLUSTER_BASE_MODELS
     from modelyard.objects import ResourceType
-    from modelyard.workloads.roll_out.world import ACCELERATOR_CLASSES, CLASSES_SERVED, RUNTIMES as OFFERED
+    from modelyard.workloads.roll_out import ACCELERATOR_CLASSES, CLASSES_SERVED, RUNTIMES as OFFERED
 
     def typed(kind: ResourceType, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**body, "apiVersion": kind.api_version, "kind": kind.kind}

@@ -15,15 +15,13 @@ import typer
 
 from modelyard.cli import options
 from modelyard.cli.options import Context, Controller, Output, UsageError, print_document, warn
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
-from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
+from modelyard.objects import CONTROLLER_NAMESPACE, HPA_VERSIONS, PDB_VERSIONS
 
 if TYPE_CHECKING:
-    from modelyard.autoscaling.offline.manifests import Manifest
-    from modelyard.reconcile.plans.plan import Plan
-    from modelyard.workloads.roll_out.resolution import Resolved
-    from modelyard.workloads.roll_out.rollout_state import Standing
-    from modelyard.workloads.rendering.values import Refused, Rendered
+    from modelyard.autoscaling.offline import Manifest
+    from modelyard.reconcile.plans import Plan
+    from modelyard.workloads.rendering import Refused, Rendered
+    from modelyard.workloads.roll_out import Resolved, Standing
 
 app = typer.Typer(help="Services: what they are made of, and why.", add_completion=False)
 _ALWAYS = (
@@ -67,9 +65,9 @@ def why(
 
 async def _look(namespace: str, home: str) -> list[tuple[Plan, Standing]]:
     from modelyard.cluster import Cluster, ClusterSettings, UnknownKind
-    from modelyard.reconcile.kernel.run_view import look
-    from modelyard.workloads.kthena.lifecycle import ModelRollOut
-    from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
+    from modelyard.reconcile.kernel import look
+    from modelyard.workloads.kthena import ModelRollOut
+    from modelyard.workloads.roll_out import ServiceRollOut
 
     found = []
     async with Cluster.connect(ClusterSettings()) as cluster:
@@ -168,8 +166,8 @@ def render_services(
     output: Annotated[Output, typer.Option("-o", "--output", help="How to print.")] = Output.TABLE,
 ) -> None:
     """Print what InferenceServices and Models are made of, or why they are refused. Exit code 1: one was refused."""
-    from modelyard.autoscaling.offline.manifests import read_manifests
-    from modelyard.workloads.rendering.values import Refused
+    from modelyard.autoscaling.offline import read_manifests
+    from modelyard.workloads.rendering import Refused
 
     found = read_manifests(files)
     kinds = ("ome.io", "InferenceService"), ("registry.volcano.sh", "Model")
@@ -196,9 +194,9 @@ def render_services(
 def outcome(service: Manifest, found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> Rendered | Refused:
     """Return what comes of a service among manifests, by the lifecycle that a cluster would have it from."""
     from modelyard.cli.worlds import world_for
-    from modelyard.workloads.kthena.lifecycle import ModelRollOut
-    from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
-    from modelyard.workloads.rendering.values import refused
+    from modelyard.workloads.kthena import ModelRollOut
+    from modelyard.workloads.rendering import refused
+    from modelyard.workloads.roll_out import RollOut, ServiceRollOut
 
     lifecycle: RollOut = (
         ModelRollOut(CONTROLLER_NAMESPACE) if service.kind == "Model" else ServiceRollOut(CONTROLLER_NAMESPACE)
@@ -214,7 +212,7 @@ def outcome(service: Manifest, found: Sequence[Manifest], kubernetes: Sequence[s
 def _mistaken(service: Manifest, resolved: Resolved, found: Iterable[Manifest]) -> Refused | None:
     """Return what is wrong with the files that a service is made of: in a file an unknown field is a mistake."""
     from modelyard.resources import ResourceInvalid, parse
-    from modelyard.workloads.rendering.values import Refused
+    from modelyard.workloads.rendering import Refused
 
     if service.kind != "InferenceService":
         return None
@@ -237,7 +235,7 @@ def _mistaken(service: Manifest, resolved: Resolved, found: Iterable[Manifest]) 
 
 def warn_of_fields(manifests: Iterable[Manifest]) -> None:
     """Warn of fields without effect, as the condition SpecWarning does in a cluster."""
-    from modelyard.resources.field_effects.ineffective import warning_of
+    from modelyard.resources.field_effects import warning_of
 
     for manifest in manifests:
         if text := warning_of(manifest.group, manifest.kind, manifest.body):
@@ -245,8 +243,8 @@ def warn_of_fields(manifests: Iterable[Manifest]) -> None:
 
 
 def _warn_of_settings(found: Sequence[Manifest]) -> None:
-    from modelyard.models.storage.settings import CONFIG_MAP as MODELS, DeliverySettings, read
-    from modelyard.workloads.rendering.settings import CONFIG_MAP, ServingSettings
+    from modelyard.models.storage import CONFIG_MAP as MODELS, DeliverySettings, read
+    from modelyard.workloads.rendering import CONFIG_MAP, ServingSettings
 
     maps = {manifest.key.name: manifest.body for manifest in found if manifest.kind == "ConfigMap"}
     _, wrong = DeliverySettings.read(read(maps[MODELS]).text if MODELS in maps else None)
@@ -258,7 +256,7 @@ def _warn_of_settings(found: Sequence[Manifest]) -> None:
 def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> frozenset[str]:
     """Return the kinds that a cluster with these files serves: those of Kubernetes, those that the files define, and
     AcceleratorClasses where the files have some."""
-    from modelyard.workloads.roll_out.world import CLASSES_SERVED
+    from modelyard.workloads.roll_out import CLASSES_SERVED
 
     served = {*kubernetes}
     if any((one.group, one.kind) == ("ome.io", CLASSES_SERVED.kind) for one in found):
@@ -272,8 +270,8 @@ def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT)
 
 
 def _print(service: Manifest, result: Rendered | Refused) -> None:
-    from modelyard.objects.deployment_modes import VIRTUAL
-    from modelyard.workloads.rendering.values import Refused
+    from modelyard.objects import VIRTUAL
+    from modelyard.workloads.rendering import Refused
 
     if isinstance(result, Refused):
         return

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from modelyard.objects import ResourceType
-from modelyard.objects.selectors import parse_selector
-from modelyard.reconcile.kernel.mirror import Store
-from modelyard.reconcile.plans.plan import ServedKind, Want
-from modelyard.workloads.roll_out.lifecycle import RollOut
-from modelyard.workloads.roll_out.world import BINDINGS, VARIANTS
+from modelyard.objects import ResourceType, parse_selector
+from modelyard.reconcile.kernel import Store
+from modelyard.reconcile.plans import ServedKind, Want
+from modelyard.workloads.roll_out import BINDINGS, VARIANTS, RollOut
 
 Object = Mapping[str, Any]
 

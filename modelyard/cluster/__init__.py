@@ -4,7 +4,8 @@ Begin with ``Cluster``. Built on the official ``kubernetes`` package's asyncio c
 """
 
 from modelyard.cluster.client import Cluster
-from modelyard.cluster.connection import ClusterSettings
+from modelyard.cluster.connection import ClusterSettings, is_loopback
+from modelyard.cluster.crd_install import crd_differences, install_crds
 from modelyard.cluster.errors import (
     WRITE_ATTEMPTS,
     AlreadyExists,
@@ -22,9 +23,12 @@ from modelyard.cluster.errors import (
 from modelyard.cluster.holder import Holder
 from modelyard.cluster.lease import Lease, standby_name
 from modelyard.cluster.objects import (
+    UNREAD,
     Object,
     ObjectList,
     ScaleSubresource,
     WatchEvent,
 )
 from modelyard.cluster.renewals import Renewal, RenewalMonitor
+from modelyard.cluster.transport import ApiRequest
+from modelyard.cluster.watching import Watch

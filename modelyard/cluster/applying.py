@@ -19,8 +19,7 @@ from modelyard.cluster.discovery import Discovery
 from modelyard.cluster.errors import CONFLICTS, WRITE_ATTEMPTS, Conflict, Invalid, NotFound
 from modelyard.cluster.objects import Object, metadata, resource_version
 from modelyard.cluster.transport import APPLY_PATCH, MERGE_PATCH, ApiRequest, Transport
-from modelyard.objects.kinds import ResourceType
-from modelyard.objects.old_servers import warn_of_dropped_fields
+from modelyard.objects import ResourceType, warn_of_dropped_fields
 
 
 @dataclass(frozen=True, slots=True)

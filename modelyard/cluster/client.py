@@ -19,8 +19,7 @@ from modelyard.cluster.errors import CONFLICTS, WRITE_ATTEMPTS, Conflict, Invali
 from modelyard.cluster.events import EventRecorder
 from modelyard.cluster.objects import Object, ObjectList, ScaleSubresource, WatchEvent, metadata, resource_version
 from modelyard.cluster.transport import JSON, MERGE_PATCH, METADATA, ApiRequest, Transport
-from modelyard.objects.kinds import PODS, ResourceType
-from modelyard.objects.old_servers import warn_of_dropped_fields
+from modelyard.objects import PODS, ResourceType, warn_of_dropped_fields
 
 
 class Cluster:

@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 from modelyard.cluster.client import Cluster
 from modelyard.cluster.errors import WRITE_ATTEMPTS, AlreadyExists, ClusterError, Conflict, NotFound
 from modelyard.cluster.objects import Object
-from modelyard.objects.documents import listed
-from modelyard.objects.kinds import CRDS
-from modelyard.objects.old_servers import warn_of_dropped_schemas
+from modelyard.objects import CRDS, listed, warn_of_dropped_schemas
 
 ESTABLISHED_TIMEOUT = 60.0
 _ANY = ".*"

@@ -13,7 +13,7 @@ from typing import Any
 
 from modelyard.cluster.errors import UnknownKind
 from modelyard.cluster.transport import ApiRequest, Transport
-from modelyard.objects.kinds import ResourceType
+from modelyard.objects import ResourceType
 
 
 @dataclass(slots=True)

@@ -13,9 +13,7 @@ from collections import OrderedDict
 from modelyard.cluster.errors import AlreadyExists, ClusterError, NotFound
 from modelyard.cluster.objects import Object
 from modelyard.cluster.transport import JSON, MERGE_PATCH, ApiRequest, Transport
-from modelyard.objects.documents import cut, printable
-from modelyard.objects.kinds import EVENTS
-from modelyard.objects.parse import timestamp
+from modelyard.objects import EVENTS, cut, printable, timestamp
 
 logger = logging.getLogger(__name__)
 

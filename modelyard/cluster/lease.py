@@ -29,7 +29,7 @@ from modelyard.cluster.client import Cluster
 from modelyard.cluster.errors import WRITE_ATTEMPTS, AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from modelyard.cluster.holder import Holder
 from modelyard.cluster.objects import Object
-from modelyard.objects.kinds import LEASES, PODS
+from modelyard.objects import LEASES, PODS
 
 logger = logging.getLogger(__name__)
 

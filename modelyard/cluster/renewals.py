@@ -16,8 +16,7 @@ from modelyard.cluster.errors import ClusterError, Forbidden, NotFound
 from modelyard.cluster.holder import Holder
 from modelyard.cluster.lease import seconds_since
 from modelyard.cluster.objects import Object
-from modelyard.objects import Key
-from modelyard.objects.kinds import LEASES
+from modelyard.objects import LEASES, Key
 
 LOOKS = 3
 """Times that a record must have been seen unchanged: an observer that stood still has missed its renewals."""

@@ -35,7 +35,7 @@ from modelyard.cluster.errors import (
 from modelyard.cluster.nesting import MAX_DEPTH, parse
 from modelyard.cluster.objects import UNREAD, Object, ObjectList, WatchEvent, metadata, outline, resource_version
 from modelyard.cluster.transport import ApiRequest, Transport, is_transient
-from modelyard.objects.kinds import ResourceType
+from modelyard.objects import ResourceType
 
 _T = TypeVar("_T")
 

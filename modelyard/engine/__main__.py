@@ -21,7 +21,7 @@ from modelyard.engine.config import PROFILES, EngineConfig, profiled
 from modelyard.engine.group import GroupBroken, GroupSettings, Ranks, join
 from modelyard.engine.options import add_unused, dashed
 from modelyard.engine.server import EngineServer, ServerSettings
-from modelyard.metrics.vocabulary.vocabulary import ENGINES
+from modelyard.metrics.vocabulary import ENGINES
 from modelyard.ports import describe_listen_error
 
 LIVE_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"

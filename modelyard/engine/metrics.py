@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from modelyard.engine.core import EngineCore
 from modelyard.engine.stats import Histogram
-from modelyard.metrics.vocabulary.vocabulary import Engine, Family, Kind, Signal
+from modelyard.metrics.vocabulary import Engine, Family, Kind, Signal
 
 _HISTOGRAMS: Final[Mapping[Signal, Mapping[str, str]]] = {
     Signal.TTFT: {"": "ttft"},

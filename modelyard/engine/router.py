@@ -18,7 +18,7 @@ from aiohttp import web
 
 from modelyard.engine.config import MAX_BODY
 from modelyard.hosts import HostsFile, ServiceResolver
-from modelyard.objects.urls import describe_url_problem
+from modelyard.objects import describe_url_problem
 from modelyard.ports import describe_listen_error
 
 _TRIES: Final = 5

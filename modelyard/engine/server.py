@@ -32,7 +32,7 @@ from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.openai import Answer, ApiError, Generation, models_body, parse_adapter, parse_generation
 from modelyard.engine.request import EventKind, Request
 from modelyard.engine.stats import EngineStats
-from modelyard.metrics.vocabulary.vocabulary import ENGINES
+from modelyard.metrics.vocabulary import ENGINES
 
 # Wall seconds; timers of an event loop are not much finer.
 _LEAST_SLEEP: Final = 0.001

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from modelyard.cluster import Cluster
-from modelyard.objects import parse
-from modelyard.objects.kinds import PODS
-from modelyard.traffic.traces.latency import SLO, Latency
-from modelyard.traffic.clients.replay import Replay, ReplaySettings, columns
-from modelyard.traffic.router import Endpoint
-from modelyard.traffic.traces.trace import Trace
+from modelyard.objects import PODS, parse
+from modelyard.traffic import Endpoint
+from modelyard.traffic.clients import Replay, ReplaySettings, columns
+from modelyard.traffic.traces import SLO, Latency, Trace
 
 
 @dataclass

@@ -9,14 +9,11 @@ from datetime import datetime
 from pydantic import BaseModel, Field
 
 from modelyard.cluster import Cluster, ClusterError, ClusterSettings, Object
-from modelyard.local.agent.records import RecordStore
-from modelyard.local.agent.services import REFUSED
+from modelyard.local.agent import REFUSED, RecordStore
 from modelyard.local.processes import resident_bytes
 from modelyard.local.stack import LocalStack
 from modelyard.local.state import ComponentPhase, Phase, StackEvent
-from modelyard.objects import parse
-from modelyard.objects.kinds import NODES, PODS
-from modelyard.objects.parse import condition
+from modelyard.objects import NODES, PODS, condition, parse
 
 _TIMEOUT = 5.0
 

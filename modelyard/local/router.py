@@ -12,9 +12,8 @@ import yaml
 
 from modelyard.cluster import AlreadyExists, Cluster
 from modelyard.local.paths import LocalClusterError
-from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
-from modelyard.workloads.rendering.settings import CONFIG_MAP
+from modelyard.objects import CONFIG_MAPS, CONTROLLER_NAMESPACE, NAMESPACES
+from modelyard.workloads.rendering import CONFIG_MAP
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "deployments/kubernetes/router.yaml"
 """There in a checkout."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from modelyard.objects.cli_marker import Cli
+from modelyard.objects import Cli
 
 
 class Component(StrEnum):

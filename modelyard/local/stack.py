@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from modelyard.local import processes, state as states
-from modelyard.local.binaries.obtain import ensure
+from modelyard.local.binaries import ensure
 from modelyard.local.paths import InstancePaths, LocalClusterError, instance_dir, tail, write_atomically
 from modelyard.local.processes import ProcessIdentity, Startable, python_path_environment
 from modelyard.local.settings import Component, StackSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from modelyard.local import processes
-from modelyard.local.agent.records import RecordStore
+from modelyard.local.agent import RecordStore
 from modelyard.local.paths import InstancePaths, write_atomically
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from modelyard.backoff import Backoff
 from modelyard.local import certificates, processes, state
-from modelyard.local.components import starting_order
-from modelyard.local.components.spec import ClusterContext, ComponentSpec, NotReady
+from modelyard.local.components import ClusterContext, ComponentSpec, NotReady, starting_order
 from modelyard.local.paths import InstancePaths, LocalClusterError, tail
 from modelyard.local.processes import ProcessIdentity
 from modelyard.local.settings import Component, StackSettings

@@ -21,7 +21,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from modelyard.metrics.vocabulary.vocabulary import ENGINES, Signal
+from modelyard.metrics.vocabulary import ENGINES, Signal
 
 JOB = 'job="modelyard-exporter"'
 """Whose series count: any pod may show some of the same names, but not under this job."""

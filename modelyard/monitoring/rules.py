@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modelyard.autoscaling.live.controller_gauges import LATENCIES
-from modelyard.metrics.vocabulary.queries import GATEWAY_QUEUE
+from modelyard.autoscaling.live import LATENCIES
+from modelyard.metrics.vocabulary import GATEWAY_QUEUE
 from modelyard.monitoring.dashboards import JOB, exported, names
 
 NAMESPACE = "workload-variant-autoscaler-system"

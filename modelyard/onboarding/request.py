@@ -13,10 +13,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from modelyard.benchmarks.records.token_limits import FEWEST_OUTPUT_TOKENS, MOST_TOKENS
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.storage.uri import parse
-from modelyard.objects.cli_marker import Cli
+from modelyard.benchmarks.records import FEWEST_OUTPUT_TOKENS, MOST_TOKENS
+from modelyard.models.storage import FetchError, parse
+from modelyard.objects import Cli
 
 MOST_CANDIDATES = 8
 _CANDIDATE = re.compile(
@@ -175,8 +174,8 @@ class OnboardRequest(OnboardFields):
 
     @model_validator(mode="after")
     def _can_be_stored(self) -> Self:
-        from modelyard.benchmarks.records.preflight import check_output
-        from modelyard.workloads.rendering.values import Refusal
+        from modelyard.benchmarks.records import check_output
+        from modelyard.workloads.rendering import Refusal
 
         try:
             check_output(self.results, {}, "results", namespace=self.namespace)

@@ -5,3 +5,5 @@ Answers "what would this policy have cost, and would users have noticed?" in sec
 ``policies`` decide, ``clairvoyant`` bounds what any policy can reach, ``report`` and ``output`` say how it went. No
 clock, no network; everything is equal for equal seeds.
 """
+
+from modelyard.replay.request import ReplayRequest

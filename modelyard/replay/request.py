@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.objects.cli_marker import Cli
-from modelyard.objects.durations import parse_go_duration
-from modelyard.objects.urls import check_http_url
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.objects import Cli, check_http_url, parse_go_duration
 from modelyard.replay.settings import POLICIES, Gaps
 from modelyard.reports import place, within
-from modelyard.traffic.traces.copies import Copies
-from modelyard.traffic.router import Routing
+from modelyard.traffic import Routing
+from modelyard.traffic.traces import Copies
 
 if TYPE_CHECKING:
-    from modelyard.replay.backtest.history import HistoryRequest
-    from modelyard.replay.policies.parse import PolicyText
-    from modelyard.replay.backtest.report import Summary
+    from modelyard.replay.backtest import HistoryRequest, Summary
+    from modelyard.replay.policies import PolicyText
 
 
 def seconds(value: Any) -> Any:
@@ -85,20 +82,20 @@ def _parts(value: Any) -> Any:
 
 
 def _policies(given: Iterable[str]) -> tuple[str, ...]:
-    from modelyard.replay.policies.parse import split
+    from modelyard.replay.policies import split
 
     return tuple(str(policy) for policy in split(",".join(given)))
 
 
 def _columns(text: str) -> str:
-    from modelyard.traffic.traces.trace import parse_columns
+    from modelyard.traffic.traces import parse_columns
 
     parse_columns(text)
     return text
 
 
 def _requirements(given: Iterable[str]) -> tuple[str, ...]:
-    from modelyard.replay.backtest.gates import parse
+    from modelyard.replay.backtest import parse
 
     return tuple(parse(text).text for text in given)
 
@@ -209,7 +206,7 @@ class ReplayRequest(BaseModel):
 
     def unmet(self, summaries: Iterable[Summary]) -> list[str]:
         """What is not as required, a sentence each."""
-        from modelyard.replay.backtest.gates import Requirement, parse, unmet
+        from modelyard.replay.backtest import Requirement, parse, unmet
 
         required = [parse(text) for text in self.require]
         if self.max_cost is not None:
@@ -219,13 +216,13 @@ class ReplayRequest(BaseModel):
     @property
     def chosen(self) -> list[PolicyText]:
         """The policies, the bound among them."""
-        from modelyard.replay.policies.parse import split
+        from modelyard.replay.policies import split
 
         return split(",".join(self.policies))
 
     def past(self, now: float) -> HistoryRequest:
         """Which past is asked of Prometheus. Raises ``TraceInputError``."""
-        from modelyard.replay.backtest.history import HistoryRequest
+        from modelyard.replay.backtest import HistoryRequest
 
         begin, end = (moment(text, now) for text in (self.begin, self.end))
         return HistoryRequest(
@@ -240,7 +237,7 @@ class ReplayRequest(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        from modelyard.replay.policies.parse import CLAIRVOYANT, make
+        from modelyard.replay.policies import CLAIRVOYANT, make
 
         if not self.manifests and not self.manifest_text.strip():
             raise ValueError("name the fleet's manifests, or give them as manifest_text")

@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-from modelyard.traffic.router import Routing
+from modelyard.traffic import Routing
 
 POLICIES = (
     "default, published (both take fleet settings: default:scale_down_delay=300), fixed or fixed:N, hpa:queue=2 or "

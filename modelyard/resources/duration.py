@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from modelyard.objects.durations import LONGEST, PATTERN, UNITS, nanoseconds
+from modelyard.objects import LONGEST, PATTERN, UNITS, nanoseconds
 
 _MAX: Final = 2**63 - 1
 

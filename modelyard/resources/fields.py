@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, WithJsonSchema
 
-from modelyard.objects.durations import PATTERN
+from modelyard.objects import PATTERN
 from modelyard.resources.duration import Duration
 
 Bool = Annotated[bool, Field(strict=True)]

@@ -8,10 +8,15 @@ from typing import Any, Final
 from modelyard.resources.base import RENAMED_GROUPS, Resource, ResourceInvalid
 from modelyard.resources.llmd import VariantAutoscaling
 from modelyard.resources.networking import ModelRoute, ModelServer
-from modelyard.resources.ome.benchmarks import BenchmarkJob
-from modelyard.resources.ome.models import BaseModel, ClusterBaseModel, FineTunedWeight
-from modelyard.resources.ome.runtimes import ClusterServingRuntime, ServingRuntime
-from modelyard.resources.ome.services import InferenceService
+from modelyard.resources.ome import (
+    BaseModel,
+    BenchmarkJob,
+    ClusterBaseModel,
+    ClusterServingRuntime,
+    FineTunedWeight,
+    InferenceService,
+    ServingRuntime,
+)
 from modelyard.resources.registry import AutoscalingPolicy, AutoscalingPolicyBinding, Model
 
 _ALL: tuple[type[Resource], ...] = (

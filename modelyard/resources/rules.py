@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails
 
-from modelyard.objects.documents import few
+from modelyard.objects import few
 
 MOST_NAMES = 12
 """Fields that a message about an unknown one lists."""

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from modelyard.objects.cli_marker import Cli
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
+from modelyard.objects import CONTROLLER_NAMESPACE, Cli
 
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Limit = Annotated[int, Field(ge=1)]

@@ -12,7 +12,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from modelyard.objects.urls import check_http_url
+from modelyard.objects import check_http_url
 from modelyard.routing.plugins import Configuration, configuration
 
 _OWN = ("auth", "redis", "fairness")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from modelyard.fairness import WorkBudget
 from modelyard.objects import Key
-from modelyard.resources.networking import MINDIE
+from modelyard.resources import MINDIE
 from modelyard.routing.decide import Decider, Question
 from modelyard.routing.errors import ErrorAnswer
 from modelyard.routing.fleet import RoutedFleet

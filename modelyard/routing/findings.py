@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from modelyard.objects import Key, Pod
-from modelyard.objects.documents import cut, shown
-from modelyard.resources.networking import MINDIE
+from modelyard.objects import Key, Pod, cut, shown
+from modelyard.resources import MINDIE
 from modelyard.routing.model_names import BINDINGS
 from modelyard.routing.objects import DECODE, PREFILL, Fault, Route, Server, role_of, serves
 from modelyard.routing.sharing import redis_url

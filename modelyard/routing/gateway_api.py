@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from modelyard.objects import Key
-from modelyard.objects.documents import shown
+from modelyard.objects import Key, shown
 from modelyard.routing.objects import Route, RoutingRule, Server, TextTest
 from modelyard.routing.table import RouteTable, holds
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from modelyard.objects import Condition, Key, Notice
-from modelyard.objects.kinds import PODS
-from modelyard.objects.parse import pod
-from modelyard.reconcile.plans.plan import Plan, Status, Want, World, settings_wanted, wish_of
-from modelyard.reconcile.plans.spec_warning import with_spec_warning
-from modelyard.reconcile.plans.status import status_plan
+from modelyard.objects import PODS, Condition, Key, Notice, pod
+from modelyard.reconcile.plans import (
+    Plan,
+    Status,
+    Want,
+    World,
+    settings_wanted,
+    status_plan,
+    wish_of,
+    with_spec_warning,
+)
 from modelyard.routing import findings
 from modelyard.routing.configuration import read_configuration
 from modelyard.routing.model_names import MOST_NAMES, HeldNames, bindings_wanted, records_wanted

@@ -23,12 +23,8 @@ from typing import Any, Final, NamedTuple
 
 import re2
 
-from modelyard.objects import Key
-from modelyard.objects.documents import cut, shown
-from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.objects.limits import LONGEST_MODEL_NAME
-from modelyard.objects.parse import key_of
-from modelyard.reconcile.plans.plan import Subject, Want, World
+from modelyard.objects import CONFIG_MAPS, LONGEST_MODEL_NAME, Key, cut, key_of, shown
+from modelyard.reconcile.plans import Subject, Want, World
 from modelyard.routing.objects import Route
 
 RECORDS: Final = "modelyard-model-names"

@@ -11,11 +11,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final
 
-from modelyard.objects import Key, Notice
-from modelyard.objects.documents import cut
-from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.objects.parse import epoch
-from modelyard.reconcile.plans.plan import Mark, Plan, Subject, Want, World
+from modelyard.objects import CONFIG_MAPS, Key, Notice, cut, epoch
+from modelyard.reconcile.plans import Mark, Plan, Subject, Want, World
 from modelyard.routing.lifecycle import ROUTES_WANTED
 from modelyard.routing.model_names import (
     BINDING_PROBLEMS,

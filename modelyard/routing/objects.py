@@ -9,19 +9,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from modelyard.objects import Pod, ResourceType
-from modelyard.objects.documents import cut
-from modelyard.objects.limits import LONGEST_MODEL_NAME, LONGEST_PROBLEM
-from modelyard.objects.parse import epoch, stored_status
-from modelyard.reconcile.plans.plan import OfSubject, Subject
-from modelyard.resources import ModelRoute, ModelServer, Resource, ResourceInvalid
-from modelyard.resources.duration import Duration
-from modelyard.resources.networking import (
+from modelyard.objects import LONGEST_MODEL_NAME, LONGEST_PROBLEM, Pod, ResourceType, cut, epoch, stored_status
+from modelyard.reconcile.plans import OfSubject, Subject
+from modelyard.resources import (
     ENGINE,
     METRICS_PATH,
     MINDIE,
     MOST_RETRIES,
+    Duration,
     ModelMatch,
+    ModelRoute,
+    ModelServer,
+    Resource,
+    ResourceInvalid,
     RouteRule,
     StringMatch,
     TrafficPolicy,

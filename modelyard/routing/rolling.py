@@ -15,10 +15,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from modelyard.metrics.vocabulary.values import RoutedRequests
-from modelyard.objects import Key
-from modelyard.objects.documents import DocumentError, cut, first_fault, parse_document
-from modelyard.reconcile.plans.memory import Count, Seconds
+from modelyard.metrics.vocabulary import RoutedRequests
+from modelyard.objects import DocumentError, Key, cut, first_fault, parse_document
+from modelyard.reconcile.plans import Count, Seconds
 
 WISH: Final = "modelyard.dev/roll-out"
 """Annotation of a ModelRoute: to which ModelServer its requests are to go, in which steps, as JSON or YAML."""

@@ -10,14 +10,24 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from modelyard.objects import Condition, Key, Notice
-from modelyard.objects.kinds import PODS
-from modelyard.objects.parse import controller_of, timestamp
-from modelyard.reconcile.plans.dispatch import UNATTENDED_SECONDS
-from modelyard.reconcile.plans.memory import parse_memory, render_memory
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
-from modelyard.reconcile.plans.plan import Plan, PlanStep, Status, StepId, StepPhase, Want, World, wish_of
-from modelyard.reconcile.plans.status import is_status_due, status_plan
+from modelyard.objects import PODS, Condition, Key, Notice, controller_of, timestamp
+from modelyard.reconcile.plans import (
+    UNATTENDED_SECONDS,
+    ObjectResult,
+    Plan,
+    PlanStep,
+    ResultState,
+    Status,
+    StepId,
+    StepPhase,
+    Want,
+    World,
+    is_status_due,
+    parse_memory,
+    render_memory,
+    status_plan,
+    wish_of,
+)
 from modelyard.routing import findings
 from modelyard.routing.lifecycle import PODS_WANTED, SERVERS_WANTED
 from modelyard.routing.objects import ROUTES, SERVERS, Route, Server, route

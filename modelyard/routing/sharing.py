@@ -1,6 +1,6 @@
 """What replicas of a router share through Redis: budgets of tokens, and how many requests each has under way. Pure.
 
-Here is what is asked of Redis and what its answers mean; ``modelyard.router.process.redis_sharing`` asks. A budget is one hash
+Here is what is asked of Redis and what its answers mean; ``router.process.redis_sharing`` asks. A budget is one hash
 and one script, so that both buckets are checked before either is taken, whoever else asks at that moment, by the
 clock of the Redis server. A Redis may be a tenant's own: each of its answers is checked, and one that cannot be true is
 no answer. Source: kthena-routing, 10.4 and 23.

@@ -2,6 +2,9 @@
 
 from modelyard.runtimes.accelerators import AcceleratorClass, Constraints
 from modelyard.runtimes.admission import warnings
+from modelyard.runtimes.images import DOCKER_HUB, ImageReference, images_of, parse_image
+from modelyard.runtimes.matching import label
+from modelyard.runtimes.protocols import health_paths
 from modelyard.runtimes.selection import (
     NO_RUNTIME,
     Ranking,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from modelyard.models.detection import Facts, MemoryFit, fit
-from modelyard.objects.documents import mapping
+from modelyard.objects import mapping
 from modelyard.resources import Quantity
 
 _GIB = 2**30

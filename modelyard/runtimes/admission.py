@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import combinations
 
-from modelyard.objects.documents import few
+from modelyard.objects import few
 from modelyard.runtimes.values import Runtime, SupportedFormat
 
 _MAX_WARNINGS = 100

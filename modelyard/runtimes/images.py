@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from modelyard.objects.documents import cut, printable
+from modelyard.objects import cut, printable
 
 DOCKER_HUB = "docker.io"
 DEFAULT_TAG = "latest"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from modelyard.metrics.vocabulary.vocabulary import HEALTH_PATH, MODELS_PATH
-from modelyard.objects.documents import cut, printable
+from modelyard.metrics.vocabulary import HEALTH_PATH, MODELS_PATH
+from modelyard.objects import cut, printable
 
 OPEN_AI, COHERE, OPEN_INFERENCE_1, OPEN_INFERENCE_2 = "openAI", "cohere", "openInference-v1", "openInference-v2"
 PROTOCOLS: Final = (OPEN_AI, COHERE, OPEN_INFERENCE_1, OPEN_INFERENCE_2)

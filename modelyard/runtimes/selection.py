@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from modelyard.objects.documents import counted, cut, few, listed, shown
-from modelyard.objects.limits import LONGEST_PROBLEM
+from modelyard.objects import LONGEST_PROBLEM, counted, cut, few, listed, shown
 from modelyard.runtimes.accelerators import AcceleratorClass, place
 from modelyard.runtimes.matching import differences, label, matches
 from modelyard.runtimes.values import ModelKind, ModelView, Runtime, SupportedFormat, Wishes

@@ -9,14 +9,22 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from modelyard.models.delivery import read_size, size_of
 from modelyard.models.detection import CAPABILITIES, Facts, fill, weight_bits
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.delivery.model_size import read_size, size_of
-from modelyard.models.storage.storage_parameters import source_uri, storage_warnings
-from modelyard.objects.deployment_modes import MODE, MULTI_NODE, OF_RUNTIMES, RAW, SPLIT
-from modelyard.objects.documents import cut, mapping, printable
-from modelyard.objects.limits import LONGEST_PROBLEM
-from modelyard.objects.parse import annotations_of, container_gpus
+from modelyard.models.storage import FetchError, source_uri, storage_warnings
+from modelyard.objects import (
+    LONGEST_PROBLEM,
+    MODE,
+    MULTI_NODE,
+    OF_RUNTIMES,
+    RAW,
+    SPLIT,
+    annotations_of,
+    container_gpus,
+    cut,
+    mapping,
+    printable,
+)
 from modelyard.resources import (
     BaseModel,
     ClusterBaseModel,
@@ -25,11 +33,20 @@ from modelyard.resources import (
     ResourceInvalid,
     ServingRuntime,
 )
-from modelyard.resources.ome.models import BaseModelSpec, ModelFormat, ModelFrameworkSpec
-from modelyard.resources.ome.older_form import MAIN, engine_spec, main_container, older_form_remarks
-from modelyard.resources.ome.pods import Container, PodFields
-from modelyard.resources.ome.runtimes import ServingRuntimeSpec, SupportedModelFormat
-from modelyard.resources.ome.services import InferenceServiceSpec
+from modelyard.resources.ome import (
+    MAIN,
+    BaseModelSpec,
+    Container,
+    InferenceServiceSpec,
+    ModelFormat,
+    ModelFrameworkSpec,
+    PodFields,
+    ServingRuntimeSpec,
+    SupportedModelFormat,
+    engine_spec,
+    main_container,
+    older_form_remarks,
+)
 from modelyard.runtimes.accelerators import Constraints
 from modelyard.runtimes.protocols import protocol_name, unknown_protocols
 

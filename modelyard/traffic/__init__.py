@@ -4,3 +4,5 @@
 real endpoints in compressed time, ``latency`` sums up what clients saw. Knows nothing of Kubernetes: where the
 endpoints are is a callback.
 """
+
+from modelyard.traffic.router import Endpoint, Router, Routing

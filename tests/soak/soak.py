@@ -39,8 +39,8 @@ from modelyard.local.load import ReadyPods
 from modelyard.local.settings import Component
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS
-from modelyard.traffic.traces.latency import Ending
 from modelyard.traffic.clients.replay import Replay, ReplaySettings, RequestResult
+from modelyard.traffic.traces.latency import Ending
 from modelyard.traffic.traces.trace import read_trace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))

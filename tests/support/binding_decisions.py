@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from modelyard.autoscaling.bindings import decide
-from modelyard.autoscaling.decisions.decision import BindingDecision
-from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.pipeline.strategies import binding_strategy
+from modelyard.autoscaling.decisions.decision import BindingDecision
 from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.pipeline.strategies import binding_strategy
 
 
 def decide_bindings(

@@ -8,11 +8,11 @@ from typing import Any
 
 from decisions import Told, told
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import PodSignal, Signals
 from modelyard.objects import Key, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from modelyard.autoscaling.configuration.settings import Mode
 from modelyard.autoscaling.decisions.decision import (
     UNBOUNDED,
     Action,
@@ -18,7 +19,6 @@ from modelyard.autoscaling.decisions.decision import (
     Writes,
 )
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import Mode
 from modelyard.reconcile.plans.plan import Subject
 
 GROUPS: dict[str, Any] = {"identity": Identity, "now": Now, "target": Target, "why": Why, "writes": Writes}

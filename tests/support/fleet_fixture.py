@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.cluster import Cluster
 from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
 from modelyard.objects import ResourceType

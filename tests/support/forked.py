@@ -9,7 +9,11 @@ from multiprocessing.context import ForkServerProcess
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["modelyard.autoscaling.live.controller", "modelyard.workloads.roll_out.lifecycle", "modelyard.onboarding.execution.start"]
+    [
+        "modelyard.autoscaling.live.controller",
+        "modelyard.workloads.roll_out.lifecycle",
+        "modelyard.onboarding.execution.start",
+    ]
 )
 
 pipe = _CONTEXT.Pipe

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Self
 
-from modelyard.reconcile.plans.dispatch import RunFate, Start, dispatch, named
 from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
-from modelyard.reconcile.plans.run_limits import RunLimits, RunLoad
 from modelyard.reconcile.kernel.run_view import act
+from modelyard.reconcile.plans.dispatch import RunFate, Start, dispatch, named
+from modelyard.reconcile.plans.run_limits import RunLimits, RunLoad
 
 NO_LIMITS = RunLimits(places=10_000)
 COALESCE = 0.1

@@ -14,14 +14,14 @@ from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.cluster.transport import ApiRequest, Transport
 from modelyard.objects import Key
+from modelyard.onboarding.execution.start import take_over
 from modelyard.onboarding.planning.lifecycle import Onboarding
 from modelyard.onboarding.planning.objects import order_key
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.onboarding.execution.start import take_over
-from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.kernel.fence import take
 from modelyard.reconcile.kernel.reconciler import Registered
 from modelyard.reconcile.kernel.run_view import act
+from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
 

@@ -13,8 +13,8 @@ from modelyard.models.delivery.running import MODEL
 from modelyard.models.storage.settings import CONFIG_MAP
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import JOBS, NODES, SECRETS
-from modelyard.reconcile.plans import status as statuses
 from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans import status as statuses
 from modelyard.reconcile.plans.plan import LOOK_UPS, OWNER, Plan, Presence, Want
 
 NOW = 1_800_000_000.0

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.models.download import node
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.download.filters import FileRules
 from modelyard.models.download.pace import Limits
 from modelyard.models.download.store import NodeStore
+from modelyard.models.storage.errors import FetchError
 
 QUICK = Limits(parallel=4, part_size=65536, patience=3.0)
 

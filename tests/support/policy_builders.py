@@ -8,10 +8,17 @@ from typing import Any
 
 from binding_decisions import decide_binding
 
-from modelyard.autoscaling.decisions.decision import BindingDecision
-from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import Behaviour, BindingView, DirectionLimits, Panic, PolicyView, TargetView
+from modelyard.autoscaling.decisions.decision import BindingDecision
+from modelyard.autoscaling.fleet.binding_view import (
+    Behaviour,
+    BindingView,
+    DirectionLimits,
+    Panic,
+    PolicyView,
+    TargetView,
+)
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.objects import Key, WorkloadId
 
 SETTINGS = FleetSettings()

@@ -20,13 +20,13 @@ from policy_builders import binding, policy, target
 from pydantic import BaseModel
 from slo_builders import CLASSES, COSTS, H100, L40S, SLO, premium
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
+from modelyard.autoscaling.fleet.binding_view import Behaviour, BindingView, DirectionLimits, Panic, TargetView
 from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import Behaviour, BindingView, DirectionLimits, Panic, TargetView
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance, SizeBuckets
 from modelyard.objects import Condition, Key, Namespace, Pod, ReplicaLimits
 

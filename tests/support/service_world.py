@@ -12,12 +12,12 @@ from typing import Any
 from plan_details import remember_details
 
 from modelyard.objects import Key
-from modelyard.reconcile.plans import status as statuses
 from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans import status as statuses
 from modelyard.reconcile.plans.plan import Mark, Plan, ServedKind, Subject
+from modelyard.workloads.rendering.values import canonical
 from modelyard.workloads.roll_out.lifecycle import RollOut, ServiceRollOut
 from modelyard.workloads.roll_out.rollout_state import Standing
-from modelyard.workloads.rendering.values import canonical
 
 NOW = 1_800_000_000.0
 SERVED = frozenset(

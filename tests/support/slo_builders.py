@@ -9,9 +9,9 @@ from typing import Any
 from builders import CONTROLLER, MODEL, NOW, Serving, make_fleet, records
 from decisions import Told
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.fleet.fleet import Fleet, SLOSpec, Variant
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.fleet import Fleet, SLOSpec, Variant
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance, Signals
 from modelyard.objects import Key
 

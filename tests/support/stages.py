@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from builders import MODEL, NOW, Serving, make_fleet
 
-from modelyard.autoscaling.fleet.fleet import Fleet, Variant
-from modelyard.autoscaling.variants.observe import observe
 from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.fleet.fleet import Fleet, Variant
 from modelyard.autoscaling.pipeline.strategies import entries
 from modelyard.autoscaling.variants.analysis import analyse_repaired
 from modelyard.autoscaling.variants.attribution import by_pod, with_groups
 from modelyard.autoscaling.variants.demand import Group, ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.variants.observe import observe
 from modelyard.autoscaling.variants.proposal import Proposed
 from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.targets import propose_targets

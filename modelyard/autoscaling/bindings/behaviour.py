@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from modelyard.autoscaling.bindings import windows
-from modelyard.autoscaling.decisions.decision import Step
-from modelyard.autoscaling.memory.bindings import BindingMemory, History
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits
+from modelyard.autoscaling.decisions import Explanation, Reason, Step
+from modelyard.autoscaling.fleet import Behaviour, DirectionLimits
+from modelyard.autoscaling.memory import BindingMemory, History
 
 
 @dataclass(frozen=True, slots=True)

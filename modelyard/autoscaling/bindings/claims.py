@@ -10,11 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.handling import ACTUATION, fleet_handling, handling_of
-from modelyard.autoscaling.variants.select import EXCLUDE_ANNOTATION, excluded_namespaces
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
-from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.autoscaling.configuration import ACTUATION, FleetSettings, Mode, fleet_handling, handling_of
+from modelyard.autoscaling.fleet import BindingView, Fleet
+from modelyard.autoscaling.variants import EXCLUDE_ANNOTATION, excluded_namespaces
 from modelyard.objects import Key, WorkloadId
 
 REASON = "ConflictingScaler"

@@ -16,33 +16,45 @@ from modelyard.autoscaling.bindings.problems import INVALID, Problem, conflicts,
 from modelyard.autoscaling.bindings.recommend import deciding
 from modelyard.autoscaling.bindings.shares import most_blocks, parse_choice
 from modelyard.autoscaling.bindings.total import BindingDemand, BindingStrategy, TotalDecision
-from modelyard.autoscaling.decisions.budget import BEYOND, SEARCHES, SHARE, refusal, waiting_since
-from modelyard.autoscaling.decisions.conditions import METRICS_AVAILABLE, READY
-from modelyard.autoscaling.decisions.decision import (
+from modelyard.autoscaling.configuration import (
+    ACTUATION,
+    COMPATIBILITY,
+    Compatibility,
+    Handling,
+    Mode,
+    fleet_handling,
+    handling_of,
+)
+from modelyard.autoscaling.decisions import (
+    BEYOND,
+    METRICS_AVAILABLE,
     NO_FACTS,
+    READY,
+    SEARCHES,
+    SHARE,
     Action,
     BindingDecision,
     Bounds,
+    ConditionValue,
     Decision,
     DecisionFacts,
     Identity,
     Now,
+    Reason,
     Record,
     Step,
     Target,
+    TickContext,
     Why,
     Writes,
+    refusal,
+    waiting_since,
 )
-from modelyard.autoscaling.configuration.handling import ACTUATION, COMPATIBILITY, Handling, fleet_handling, handling_of
-from modelyard.autoscaling.fleet.kinds import BINDINGS
-from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Reason
-from modelyard.autoscaling.configuration.settings import Compatibility, Mode
-from modelyard.autoscaling.decisions.strategy import TickContext
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
+from modelyard.autoscaling.fleet import BINDINGS, BindingView, TargetView
+from modelyard.autoscaling.memory import BindingMemory
 from modelyard.fairness import WorkBudget, WorkRequest, grant_work
 from modelyard.objects import Condition, Key, Notice
-from modelyard.reconcile.plans.plan import Subject
+from modelyard.reconcile.plans import Subject
 
 CONFLICT = "TargetConflict"
 UNMEASURED = "MetricsUnavailable"

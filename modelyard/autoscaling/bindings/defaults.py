@@ -9,16 +9,16 @@ Source: Kthena autoscaler reference, "AutoscalingPolicy defaulting" and "The def
 
 from __future__ import annotations
 
-from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic, PolicyView
+from modelyard.autoscaling.fleet import Behaviour, DirectionLimits, Panic, PolicyView
 from modelyard.objects import Key
-from modelyard.resources.duration import Duration
-from modelyard.resources.policies import (
+from modelyard.resources import (
+    AutoscalingPolicy,
     AutoscalingPolicyBehavior,
     AutoscalingPolicyPanicPolicy,
     AutoscalingPolicySpec,
     AutoscalingPolicyStablePolicy,
+    Duration,
 )
-from modelyard.resources.registry import AutoscalingPolicy
 
 DOWN_WINDOW = 300.0
 UP_WINDOW = 0.0

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.behaviour import clock
-from modelyard.autoscaling.decisions.decision import BindingDecision
-from modelyard.autoscaling.decisions.explain import remarks
-from modelyard.autoscaling.memory.bindings import History
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
-from modelyard.autoscaling.fleet.binding_view import BindingView
-from modelyard.objects.documents import counted
+from modelyard.autoscaling.configuration import FleetSettings, Mode
+from modelyard.autoscaling.decisions import BindingDecision, remarks
+from modelyard.autoscaling.fleet import BindingView
+from modelyard.autoscaling.memory import History
+from modelyard.objects import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from modelyard.autoscaling.decisions.bounds import limits_unknown
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
+from modelyard.autoscaling.decisions import limits_unknown
+from modelyard.autoscaling.fleet import BindingView, TargetView
 from modelyard.objects import Notice
 
 

@@ -6,7 +6,7 @@ Of an engine's metrics it is known; of others the ending tells. Source: Kthena a
 
 from __future__ import annotations
 
-from modelyard.metrics.vocabulary.vocabulary import Join, join_of
+from modelyard.metrics.vocabulary import Join, join_of
 
 RATIO_SUFFIXES = ("_utilization", "_usage", "_ratio", "_percent", "_saturation", "_perc")
 """Endings of metrics that are shares, in any case of letters."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.autoscaling.fleet import BindingView
 from modelyard.objects import Key, WorkloadId
 
 

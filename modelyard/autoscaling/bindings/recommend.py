@@ -10,7 +10,7 @@ from math import ceil, fsum, inf, isnan
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.names import is_ratio
-from modelyard.autoscaling.decisions.reasons import Count, Explanation, JoinedTexts, Reason
+from modelyard.autoscaling.decisions import Count, Explanation, JoinedTexts, Reason
 
 CEILING = 10**9
 """Replicas that stand for "without end" in the arithmetic."""

@@ -14,13 +14,11 @@ from math import ceil, floor
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.total import TotalDecision
-from modelyard.autoscaling.decisions.decision import Record, Step
-from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
-from modelyard.objects import Key
-from modelyard.objects.documents import shown
-from modelyard.resources.annotations import ROLE_RATIO
+from modelyard.autoscaling.decisions import Explanation, Reason, Record, Step
+from modelyard.autoscaling.fleet import BindingView, TargetView
+from modelyard.autoscaling.memory import BindingMemory
+from modelyard.objects import Key, shown
+from modelyard.resources import ROLE_RATIO
 
 _NUMBER = r"\d{1,6}(?:\.\d{1,6}|/[1-9]\d{0,5})?"
 _FORM = re.compile(rf"([a-z0-9][-a-z0-9.]{{0,252}})=({_NUMBER})(?:\.\.({_NUMBER}))?", re.ASCII)

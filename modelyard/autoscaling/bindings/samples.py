@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.histogram import EMPTY, Buckets, quantile_of_difference
 from modelyard.autoscaling.bindings.names import is_latency, is_ratio
-from modelyard.metrics.vocabulary.pages import PageSample
+from modelyard.metrics.vocabulary import PageSample
 
 PERCENTILE = 95
 FRESH = 60.0

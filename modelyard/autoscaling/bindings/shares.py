@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil, isfinite, log, log1p
 from typing import NamedTuple
 
-from modelyard.autoscaling.mixing.covering import cover
-from modelyard.autoscaling.mixing.model import Demand, Option
+from modelyard.autoscaling.mixing import Demand, Option, cover
 from modelyard.fairness import WorkBudget
-from modelyard.objects.documents import SHOWN, cut, shown
+from modelyard.objects import SHOWN, cut, shown
 
 CAPACITY = "modelyard.dev/capacity"
 """Annotation on a binding: what an instance of each target carries, relative to one another ("A100=1,H100=2.5")."""

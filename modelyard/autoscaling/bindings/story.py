@@ -7,16 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from modelyard.autoscaling.decisions import conditions
 from modelyard.autoscaling.bindings.recommend import Recommendation
 from modelyard.autoscaling.bindings.total import TotalDecision
-from modelyard.autoscaling.decisions.budget import BEYOND
-from modelyard.autoscaling.decisions.conditions import METRICS_AVAILABLE, READY, TARGET_FOUND
-from modelyard.autoscaling.decisions.decision import BindingDecision, Record, Step
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Explanation, JoinedTexts, OwnReason, Parts, Reason
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
+from modelyard.autoscaling.decisions import (
+    BEYOND,
+    METRICS_AVAILABLE,
+    READY,
+    TARGET_FOUND,
+    BindingDecision,
+    ConditionValue,
+    Explanation,
+    JoinedTexts,
+    OwnReason,
+    Parts,
+    Reason,
+    Record,
+    Step,
+    conditions,
+)
+from modelyard.autoscaling.fleet import BindingView, TargetView
 from modelyard.objects import Condition
-from modelyard.reconcile.plans.reach import NOT_PERMITTED
+from modelyard.reconcile.plans import NOT_PERMITTED
 
 NOTHING_KNOWN = Recommendation(None, (), Explanation(Reason.NO_TARGET_READABLE))
 _SHOWN = 3

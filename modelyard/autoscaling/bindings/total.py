@@ -15,12 +15,10 @@ from modelyard.autoscaling.bindings.behaviour import Correction, Corrector, corr
 from modelyard.autoscaling.bindings.names import is_ratio
 from modelyard.autoscaling.bindings.recommend import Recommendation, recommend
 from modelyard.autoscaling.bindings.shares import Candidate, Choice, exact_shares, greedy_shares
-from modelyard.autoscaling.decisions.decision import Step
-from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.decisions.strategy import Strategy, TickContext
-from modelyard.autoscaling.fleet.binding_view import BindingView, PolicyView, TargetView
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Explanation, Reason, Step, Strategy, TickContext
+from modelyard.autoscaling.fleet import BindingView, PolicyView, TargetView
+from modelyard.autoscaling.memory import BindingMemory
 from modelyard.fairness import WorkBudget
 
 _SLACK = 1e-9

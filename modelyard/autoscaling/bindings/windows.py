@@ -9,7 +9,7 @@ Source: Kthena autoscaler reference, "Corrected replicas (behaviour)".
 
 from __future__ import annotations
 
-from modelyard.autoscaling.memory.bindings import History, Mark
+from modelyard.autoscaling.memory import History, Mark
 
 KEPT = 1800.0
 """Seconds of history that are kept, whatever the windows are now: the longest window a policy may ask for."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from modelyard.autoscaling.bindings.behaviour import clock
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
+from modelyard.autoscaling.decisions import Explanation, Reason
 
 
 class LastInstance(NamedTuple):

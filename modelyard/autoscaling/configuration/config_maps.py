@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.objects import Key, Notice
-from modelyard.objects.documents import MAX_TEXT, DocumentError, few, parse_document, shown
+from modelyard.objects import MAX_TEXT, DocumentError, Key, Notice, few, parse_document, shown
 
 DEFAULT_ENTRY = "default"
 OLDER_SATURATION_NAMES = ("wva-saturation-scaling-config", "saturation-scaling-config", "capacity-scaling-config")

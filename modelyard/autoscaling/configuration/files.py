@@ -10,8 +10,8 @@ import orjson
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from modelyard.objects.documents import PlainLoader, check_aliases, printable
-from modelyard.resources.rules import explain
+from modelyard.objects import PlainLoader, check_aliases, printable
+from modelyard.resources import explain
 
 _M = TypeVar("_M", bound=BaseModel)
 MAX_DEPTH = 100

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, Mode
-from modelyard.objects import Notice
-from modelyard.objects.documents import shown
-from modelyard.objects.limits import LARGEST_INTEGER
+from modelyard.objects import LARGEST_INTEGER, Notice, shown
 
 MIN_REPLICAS = "modelyard.dev/min-replicas"
 MAX_REPLICAS = "modelyard.dev/max-replicas"

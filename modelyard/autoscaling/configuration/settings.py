@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from modelyard.metrics.vocabulary.values import Allowed
-from modelyard.objects.limits import CONTROLLER_NAMESPACE
+from modelyard.metrics.vocabulary import Allowed
+from modelyard.objects import CONTROLLER_NAMESPACE
 
 
 class Mode(StrEnum):

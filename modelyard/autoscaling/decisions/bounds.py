@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelyard.autoscaling.configuration import MAX_REPLICAS, MIN_REPLICAS, Handling
 from modelyard.autoscaling.decisions.decision import UNBOUNDED, Bounds
-from modelyard.autoscaling.fleet.fleet import Consumer
-from modelyard.autoscaling.configuration.handling import MAX_REPLICAS, MIN_REPLICAS, Handling
+from modelyard.autoscaling.fleet import Consumer
 from modelyard.objects import Notice, ReplicaLimits
 
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import Mode
+from modelyard.autoscaling.configuration import Mode
+from modelyard.autoscaling.memory import BindingMemory, VariantMemory
 from modelyard.objects import Condition, Key, Notice, WorkloadId
-from modelyard.reconcile.plans.plan import Subject
+from modelyard.reconcile.plans import Subject
 
 Memory_co = TypeVar("Memory_co", VariantMemory, BindingMemory, covariant=True)
 

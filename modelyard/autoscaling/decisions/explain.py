@@ -13,7 +13,7 @@ from modelyard.autoscaling.decisions.decision import (
     Record,
     VariantDecision,
 )
-from modelyard.objects.documents import counted
+from modelyard.objects import counted
 
 UNKNOWN = "–"
 """Not a hyphen: Prefect's tables read Markdown, where that is a bullet."""

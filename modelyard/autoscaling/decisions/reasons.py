@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum, unique
 from typing import NamedTuple
 
-from modelyard.objects.documents import counted
+from modelyard.objects import counted
 
 
 @unique

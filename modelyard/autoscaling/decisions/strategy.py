@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.fleet.quotas import Quota
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.metrics.vocabulary.values import Signals
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.fleet import Fleet, Quota
+from modelyard.metrics.vocabulary import Signals
 
 Demand_contra = TypeVar("Demand_contra", contravariant=True)
 Proposal_co = TypeVar("Proposal_co", covariant=True)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from modelyard.objects.accelerators import PRODUCT_LABELS, partition_of, product_of_node
+from modelyard.objects import PRODUCT_LABELS, partition_of, product_of_node
 
 ACCELERATOR_LABEL = "inference.optimization/acceleratorName"
 UNRESOLVED = "unresolved"

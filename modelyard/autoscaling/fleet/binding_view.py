@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.memory import BindingMemory
 from modelyard.objects import Condition, Key, ReplicaLimits, WorkloadId
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from modelyard.autoscaling.configuration.config_maps import ConfigMaps
-from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.configuration import ConfigMaps
 from modelyard.autoscaling.fleet.binding_view import BindingView
-from modelyard.metrics.vocabulary.values import Signals
+from modelyard.autoscaling.memory import VariantMemory
+from modelyard.metrics.vocabulary import Signals
 from modelyard.objects import Condition, Key, Namespace, Node, OwnerRef, Pod, TargetRef, Workload, WorkloadId
 
 Workloads = Mapping[WorkloadId, Workload]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelyard.objects.kinds import ResourceType
+from modelyard.objects import ResourceType
 from modelyard.resources import (
     AutoscalingPolicy,
     AutoscalingPolicyBinding,

@@ -15,10 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from modelyard.autoscaling.fleet.kinds import CLUSTER_RUNTIMES, MODELS, RUNTIMES, SERVICES
-from modelyard.objects import Key, OwnerRef, ReplicaLimits, ResourceType, TargetRef, Workload
-from modelyard.objects.documents import mapping, mappings
-from modelyard.objects.parse import Object, key_of
-from modelyard.resources.replicas import component_replicas
+from modelyard.objects import (
+    Key,
+    Object,
+    OwnerRef,
+    ReplicaLimits,
+    ResourceType,
+    TargetRef,
+    Workload,
+    key_of,
+    mapping,
+    mappings,
+)
+from modelyard.resources import component_replicas
 from modelyard.runtimes import named_keys
 
 COMPONENTS: Final = ("engine", "decoder", "router")

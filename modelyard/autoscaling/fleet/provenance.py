@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelyard.objects.documents import MAX_TEXT
+from modelyard.objects import MAX_TEXT
 
 PROVENANCE: Final = "modelyard.dev/profile-provenance"
 """The annotation that tells, as JSON, where a profile comes from and how far it is to be believed."""

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Iterable
 from typing import TypeVar
 
-from modelyard.autoscaling.bindings.claims import Rival
+from modelyard.autoscaling.bindings import Rival
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.reading.bindings.objects import BindingSpec, within_reach
 from modelyard.autoscaling.live.collect import read_namespaces
-from modelyard.autoscaling.reading.demands import workload_of
+from modelyard.autoscaling.reading import workload_of
+from modelyard.autoscaling.reading.bindings import BindingSpec, within_reach
 from modelyard.cluster import Forbidden, UnknownKind
-from modelyard.reconcile.kernel.mirror import Mirror
-from modelyard.reconcile.plans.plan import Want
+from modelyard.reconcile.kernel import Mirror
+from modelyard.reconcile.plans import Want
 
 T = TypeVar("T")
 

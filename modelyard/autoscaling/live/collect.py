@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from modelyard.objects.collector import collector_paused
-from modelyard.autoscaling.configuration.config_maps import ConfigMaps, saturation_names
-from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
+from modelyard.autoscaling.configuration import ConfigMaps, FleetSettings, SizingAim, saturation_names
+from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.reading.demands import (
+from modelyard.autoscaling.live.limits import read_owners
+from modelyard.autoscaling.live.scalers import API_VERSIONS, unread_scalers
+from modelyard.autoscaling.reading import (
     at_zero,
     count_windows,
     needs_loads,
@@ -27,23 +28,28 @@ from modelyard.autoscaling.reading.demands import (
     wake_expressions,
     workload_of,
 )
-from modelyard.autoscaling.live.limits import read_owners
-from modelyard.autoscaling.live.scalers import API_VERSIONS, unread_scalers
-from modelyard.autoscaling.configuration.settings import FleetSettings, SizingAim
-from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
-from modelyard.autoscaling.variants.classes import class_references
+from modelyard.autoscaling.variants import SaturationConfigs, class_references
 from modelyard.cluster import ClusterError, Forbidden, NotFound, Unavailable, UnknownKind
 from modelyard.fairness import interleave
-from modelyard.metrics.prometheus.client import Prometheus, PrometheusError
-from modelyard.metrics.prometheus.expressions import Expressions
-from modelyard.metrics.prometheus.loads import LoadHistory
-from modelyard.metrics.prometheus.signals import LastSeen, read_signals
-from modelyard.metrics.vocabulary.values import Signals, with_errors
-from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, Workload, WorkloadId, parse
-from modelyard.objects.documents import few
-from modelyard.objects.kinds import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS
-from modelyard.reconcile.kernel.mirror import CONCURRENCY, Mirror
-from modelyard.resources.annotations import WAKE_QUERY
+from modelyard.metrics.prometheus import Expressions, LastSeen, LoadHistory, Prometheus, PrometheusError, read_signals
+from modelyard.metrics.vocabulary import Signals, with_errors
+from modelyard.objects import (
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    Key,
+    Namespace,
+    Node,
+    OwnerRef,
+    Pod,
+    Workload,
+    WorkloadId,
+    collector_paused,
+    few,
+    parse,
+)
+from modelyard.reconcile.kernel import CONCURRENCY, Mirror
+from modelyard.resources import WAKE_QUERY
 
 log = logging.getLogger(__name__)
 

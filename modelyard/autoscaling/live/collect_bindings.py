@@ -10,30 +10,31 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from modelyard.autoscaling.configuration.handling import fleet_handling, handling_of
+from modelyard.autoscaling.configuration import FleetSettings, fleet_handling, handling_of
+from modelyard.autoscaling.fleet import BindingView
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.reading.bindings.objects import TargetSpec, backends_of, resolve_workload
 from modelyard.autoscaling.live.binding_claims import binding_claims, claims_beyond, reachable
-from modelyard.autoscaling.reading.bindings.pods import TargetPods, target_pods
+from modelyard.autoscaling.live.collect import Selection, read_workloads
 from modelyard.autoscaling.live.policy_state import PolicyState
-from modelyard.autoscaling.reading.bindings.views import (
+from modelyard.autoscaling.pipeline import binding_strategy
+from modelyard.autoscaling.reading.bindings import (
     ListedBindings,
+    TargetPods,
+    TargetSpec,
+    backends_of,
     binding_view,
     give_way,
     policy_of,
+    resolve_workload,
     scrapes,
     target_plans,
+    target_pods,
 )
-from modelyard.autoscaling.live.collect import Selection, read_workloads
-from modelyard.autoscaling.variants.select import INSTANCE_LABEL
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.pipeline.strategies import binding_strategy
-from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.autoscaling.variants import INSTANCE_LABEL
 from modelyard.cluster import Forbidden, UnknownKind
-from modelyard.metrics.prometheus.expressions import Expressions
-from modelyard.objects import Key, Workload
-from modelyard.objects.selectors import parse_selector
-from modelyard.reconcile.kernel.mirror import Mirror
+from modelyard.metrics.prometheus import Expressions
+from modelyard.objects import Key, Workload, parse_selector
+from modelyard.reconcile.kernel import Mirror
 
 log = logging.getLogger(__name__)
 

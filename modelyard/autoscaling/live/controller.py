@@ -11,29 +11,27 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Self
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.decisions.decision import TickDecision
-from modelyard.autoscaling.decisions.explain import row
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.plans.binding_plans import binding_plans, policy_plans
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import TickDecision, row
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.live.collect import Selection, collect
 from modelyard.autoscaling.live.collect_bindings import list_bindings, observe_bindings
 from modelyard.autoscaling.live.policy_state import PolicyState
-from modelyard.autoscaling.live.collect import Selection, collect
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.autoscaling.plans.variant_plans import variant_plans
 from modelyard.autoscaling.live.wake import WakeWatch, first_of
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline import decide
+from modelyard.autoscaling.plans import binding_plans, policy_plans, variant_plans
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
-from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.metrics.prometheus.expressions import Expressions
-from modelyard.metrics.prometheus.loads import LoadHistory
-from modelyard.metrics.prometheus.signals import LastSeen
-from modelyard.reconcile.kernel.carry_out import Outcome, carry_out
-from modelyard.reconcile.kernel.fence import Fence
-from modelyard.reconcile.kernel.mirror import Mirror
-from modelyard.reconcile.plans.plan import Plan, Ref
-from modelyard.reconcile.plans.report import TickReport, table
-from modelyard.reconcile.kernel.tell import Said, changes, tell
+from modelyard.metrics.prometheus import (
+    Expressions,
+    LastSeen,
+    LoadHistory,
+    Prometheus,
+    PrometheusError,
+    PrometheusSettings,
+)
+from modelyard.reconcile.kernel import Fence, Mirror, Outcome, Said, carry_out, changes, tell
+from modelyard.reconcile.plans import Plan, Ref, TickReport, table
 
 log = logging.getLogger(__name__)
 

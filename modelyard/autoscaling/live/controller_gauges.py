@@ -12,9 +12,9 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from modelyard.autoscaling.decisions import conditions as names
-from modelyard.autoscaling.fleet.fleet import Variant
-from modelyard.autoscaling.reading.prediction import read_prediction
-from modelyard.metrics.vocabulary.vocabulary import ENGINES, Signal
+from modelyard.autoscaling.fleet import Variant
+from modelyard.autoscaling.reading import read_prediction
+from modelyard.metrics.vocabulary import ENGINES, Signal
 from modelyard.objects import Condition, Key, parse
 
 CONDITION_TYPES: Final = frozenset(

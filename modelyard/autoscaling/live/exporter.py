@@ -17,11 +17,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from modelyard.autoscaling.fleet.fleet import Variant
-from modelyard.autoscaling.reading.bindings.gauges import PolicyCollector
+from modelyard.autoscaling.fleet import Variant
 from modelyard.autoscaling.live.controller_gauges import ControllerCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
-from modelyard.autoscaling.reading.prediction import read_prediction
+from modelyard.autoscaling.reading import read_prediction
+from modelyard.autoscaling.reading.bindings import PolicyCollector
 from modelyard.cluster import Cluster
 from modelyard.ports import describe_listen_error
 

@@ -12,20 +12,17 @@ import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from modelyard.autoscaling.fleet.fleet import Variant
-from modelyard.autoscaling.fleet.kinds import BINDINGS, VARIANTS
-from modelyard.autoscaling.reading import observe
-from modelyard.autoscaling.reading.bindings.gauges import Gauges, gauges_of
+from modelyard.autoscaling.fleet import BINDINGS, VARIANTS, Variant
 from modelyard.autoscaling.live.controller_gauges import LeaseState, Told, lease_state
 from modelyard.autoscaling.live.wants import LISTED
-from modelyard.autoscaling.variants.select import EXCLUDE_ANNOTATION, INSTANCE_LABEL
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.reading.bindings import Gauges, gauges_of
+from modelyard.autoscaling.variants import EXCLUDE_ANNOTATION, INSTANCE_LABEL
 from modelyard.cluster import Cluster, ClusterError, NotFound, Unavailable, UnknownKind
 from modelyard.fairness import interleave
-from modelyard.objects import Key, WorkloadId, parse
-from modelyard.objects.kinds import LEASES, NAMESPACES, ResourceType
-from modelyard.objects.parse import Object
-from modelyard.reconcile.kernel.mirror import Mirror, Store
-from modelyard.reconcile.plans.plan import Want
+from modelyard.objects import LEASES, NAMESPACES, Key, Object, ResourceType, WorkloadId, parse
+from modelyard.reconcile.kernel import Mirror, Store
+from modelyard.reconcile.plans import Want
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,12 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from modelyard.autoscaling.fleet.kinds import MODELS, SERVICES
+from modelyard.autoscaling.fleet import MODELS, SERVICES, Owners, owner_kind
 from modelyard.autoscaling.live import wants
-from modelyard.autoscaling.fleet.owners import Owners, owner_kind
 from modelyard.cluster import ClusterError, Unavailable, UnknownKind
 from modelyard.objects import Workload
-from modelyard.reconcile.kernel.mirror import Mirror
-from modelyard.reconcile.plans.plan import Want
+from modelyard.reconcile.kernel import Mirror
+from modelyard.reconcile.plans import Want
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -14,16 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.cluster import Cluster, ClusterError, NotFound, UnknownKind
-from modelyard.metrics.prometheus.client import Sample
-from modelyard.metrics.prometheus.loads import Pair
-from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, Scrape
-from modelyard.metrics.vocabulary.queries import QUEUE_SIZES
-from modelyard.metrics.endpoints.scrape import Scraper
-from modelyard.metrics.prometheus.signals import gateway_queue
-from modelyard.objects import Key, parse
-from modelyard.objects.kinds import PODS, SERVICES
-from modelyard.reconcile.kernel.mirror import Store
-from modelyard.reconcile.plans.plan import Want
+from modelyard.metrics.endpoints import Scraper
+from modelyard.metrics.prometheus import Pair, Sample, gateway_queue
+from modelyard.metrics.vocabulary import QUEUE_SIZES, MetricsEndpoint, Page, Scrape
+from modelyard.objects import PODS, SERVICES, Key, parse
+from modelyard.reconcile.kernel import Store
+from modelyard.reconcile.plans import Want
 
 POOL_VERSIONS = ("inference.networking.k8s.io/v1", "inference.networking.x-k8s.io/v1alpha2")
 """Best first: a pool of one name in both groups is one pool."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from modelyard.autoscaling.reading.bindings.objects import PolicySpec
-from modelyard.autoscaling.reading.bindings.values import Histories
-from modelyard.metrics.endpoints.scrape import Scraper
+from modelyard.autoscaling.reading.bindings import Histories, PolicySpec
+from modelyard.metrics.endpoints import Scraper
 from modelyard.objects import WorkloadId
 
 

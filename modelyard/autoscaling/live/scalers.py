@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from modelyard.autoscaling.fleet.fleet import Consumer
+from modelyard.autoscaling.fleet import Consumer
 from modelyard.autoscaling.live import wants
 from modelyard.cluster import Cluster, ClusterError, UnknownKind
 from modelyard.objects import WorkloadId

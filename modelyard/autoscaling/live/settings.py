@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.objects.urls import check_http_url
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.objects import check_http_url
 
 
 class ControllerSettings(BaseModel):

@@ -16,22 +16,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-from modelyard.autoscaling.fleet.fleet import Fleet, shared_models
-from modelyard.autoscaling.reading.bindings.objects import BindingSpec
-from modelyard.autoscaling.reading.demands import at_zero, wake_expressions
+from modelyard.autoscaling.fleet import BindingView, Fleet, shared_models
 from modelyard.autoscaling.live.pickers import LOOK_AGAIN, TIMEOUT, PickerError, PickerReader, Pool, list_pools, pool_of
-from modelyard.autoscaling.variants.select import INSTANCE_LABEL
-from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.autoscaling.reading import at_zero, wake_expressions
+from modelyard.autoscaling.reading.bindings import BindingSpec
+from modelyard.autoscaling.variants import INSTANCE_LABEL
 from modelyard.backoff import Backoff
 from modelyard.cluster import Cluster, ClusterError
 from modelyard.fairness import interleave
-from modelyard.metrics.prometheus.client import Prometheus, PrometheusError
-from modelyard.metrics.prometheus.expressions import MOST, Expressions
-from modelyard.metrics.prometheus.loads import Pair
-from modelyard.metrics.vocabulary.queries import GATEWAY_QUEUE, Expression, gateway_waiting
-from modelyard.metrics.endpoints.scrape import Scraper
-from modelyard.metrics.prometheus.signals import gateway_queue
-from modelyard.metrics.vocabulary.values import queued_for, with_errors
+from modelyard.metrics.endpoints import Scraper
+from modelyard.metrics.prometheus import MOST, Expressions, Pair, Prometheus, PrometheusError, gateway_queue
+from modelyard.metrics.vocabulary import GATEWAY_QUEUE, Expression, gateway_waiting, queued_for, with_errors
 from modelyard.objects import Key, Workload
 
 log = logging.getLogger(__name__)

@@ -6,21 +6,38 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from modelyard.autoscaling.fleet import owners as limit_owners
-from modelyard.autoscaling.fleet.fleet import Consumer, Variant
-from modelyard.autoscaling.fleet.kinds import BINDINGS, CLUSTER_RUNTIMES, MODELS, POLICIES, RUNTIMES, SERVICES, VARIANTS
-from modelyard.autoscaling.reading import observe
-from modelyard.autoscaling.reading.bindings import objects
-from modelyard.autoscaling.reading.bindings.objects import BindingSpec, PolicySpec
-from modelyard.autoscaling.reading.bindings.pods import OWNER, owners_of
-from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION
-from modelyard.autoscaling.memory.bindings import POLICY_STATE
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
-from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, ResourceType, Workload, parse
-from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS
-from modelyard.objects.parse import Object
-from modelyard.objects.selectors import parse_selector
-from modelyard.reconcile.plans.plan import Want
+from modelyard.autoscaling.fleet import (
+    BINDINGS,
+    CLUSTER_RUNTIMES,
+    MODELS,
+    POLICIES,
+    RUNTIMES,
+    SERVICES,
+    VARIANTS,
+    Consumer,
+    Variant,
+    owners as limit_owners,
+)
+from modelyard.autoscaling.memory import AUTOSCALING_STATE, POLICY_STATE
+from modelyard.autoscaling.reading import ANNOTATION as PREDICTION, observe
+from modelyard.autoscaling.reading.bindings import OWNER, BindingSpec, PolicySpec, objects, owners_of
+from modelyard.objects import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Key,
+    Namespace,
+    Node,
+    Object,
+    OwnerRef,
+    Pod,
+    ResourceType,
+    Workload,
+    parse,
+    parse_selector,
+)
+from modelyard.reconcile.plans import Want
 
 LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")}
 """Workloads that are read whole. Of other kinds no more is known than their scale subresource says."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from modelyard.reconcile.plans.memory import Count, Seconds
+from modelyard.reconcile.plans import Count, Seconds
 
 POLICY_STATE = "modelyard.dev/policy-state"
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from modelyard.reconcile.plans.memory import Count, Seconds
+from modelyard.reconcile.plans import Count, Seconds
 
 AUTOSCALING_STATE = "modelyard.dev/autoscaling-state"
 MOST_SCALINGS = 64

@@ -2,4 +2,4 @@
 
 from modelyard.autoscaling.mixing.allocate import allocate, allocate_greedy
 from modelyard.autoscaling.mixing.covering import cover
-from modelyard.autoscaling.mixing.model import Allocation, Demand, Option, Share
+from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY, Allocation, Demand, Option, Share

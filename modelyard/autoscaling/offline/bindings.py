@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.fleet.fleet import Workloads
-from modelyard.autoscaling.reading.bindings.objects import (
+from modelyard.autoscaling.configuration import FleetSettings, PlanInputError
+from modelyard.autoscaling.fleet import BindingView, TargetView, Workloads
+from modelyard.autoscaling.offline.snapshot import PolicyEntry
+from modelyard.autoscaling.reading.bindings import (
     Backends,
     BindingSpec,
+    ListedBindings,
     PolicySpec,
     TargetSpec,
     backends_of,
+    policy_of,
     workload_of,
 )
-from modelyard.autoscaling.reading.bindings.views import ListedBindings, policy_of
-from modelyard.autoscaling.configuration.files import PlanInputError
-from modelyard.autoscaling.offline.snapshot import PolicyEntry
-from modelyard.autoscaling.variants.select import INSTANCE_LABEL
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
+from modelyard.autoscaling.variants import INSTANCE_LABEL
 from modelyard.objects import Key
 
 SILENT = "the metrics snapshot says nothing about it; add an entry under policies"

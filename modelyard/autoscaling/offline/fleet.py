@@ -12,23 +12,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from modelyard.autoscaling.fleet import owners as limit_owners
-from modelyard.autoscaling.configuration.config_maps import saturation_names
-from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Workloads
-from modelyard.autoscaling.fleet.kinds import BINDINGS, CLUSTER_RUNTIMES, MODELS, POLICIES, RUNTIMES, SERVICES, VARIANTS
-from modelyard.autoscaling.reading import observe
-from modelyard.autoscaling.reading.bindings import objects
-from modelyard.autoscaling.reading.demands import workload_of
+from modelyard.autoscaling.configuration import FleetSettings, PlanInputError, saturation_names
+from modelyard.autoscaling.fleet import (
+    BINDINGS,
+    CLUSTER_RUNTIMES,
+    MODELS,
+    POLICIES,
+    RUNTIMES,
+    SERVICES,
+    VARIANTS,
+    Consumer,
+    Fleet,
+    Owners,
+    Workloads,
+    owner_kind,
+    owners as limit_owners,
+)
 from modelyard.autoscaling.offline.bindings import is_ours, measured, remarks as binding_remarks, views_of
-from modelyard.autoscaling.configuration.files import PlanInputError
 from modelyard.autoscaling.offline.managed import managed_variants
 from modelyard.autoscaling.offline.manifests import DUMP, Manifest, filled_uid
 from modelyard.autoscaling.offline.snapshot import Snapshot, signals_of
-from modelyard.autoscaling.fleet.owners import Owners, owner_kind
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.variants.classes import class_references
-from modelyard.objects import Key, OwnerRef, Pod, ResourceType, Workload, WorkloadId, parse
-from modelyard.objects.documents import few
+from modelyard.autoscaling.reading import observe, workload_of
+from modelyard.autoscaling.reading.bindings import objects
+from modelyard.autoscaling.variants import class_references
+from modelyard.objects import Key, OwnerRef, Pod, ResourceType, Workload, WorkloadId, few, parse
 
 _T = TypeVar("_T")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from modelyard.autoscaling.reading.managed import (
+from modelyard.autoscaling.configuration import PlanInputError
+from modelyard.autoscaling.offline.manifests import Manifest, manifest
+from modelyard.autoscaling.reading import (
     KINDS,
     MANAGED,
     AnnotationInvalid,
@@ -13,11 +15,7 @@ from modelyard.autoscaling.reading.managed import (
     target_of,
     variant_manifest,
 )
-from modelyard.autoscaling.configuration.files import PlanInputError
-from modelyard.autoscaling.offline.manifests import Manifest, manifest
-from modelyard.objects import WorkloadId
-from modelyard.objects.documents import shown
-from modelyard.objects.parse import annotations_of
+from modelyard.objects import WorkloadId, annotations_of, shown
 
 CONVERT = "the controller acts on it once 'modelyard convert -f' has written its VariantAutoscaling"
 

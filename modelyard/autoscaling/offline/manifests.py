@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from modelyard.autoscaling.configuration.files import PlanInputError, documents
-from modelyard.objects import Key, TargetRef
-from modelyard.objects.parse import describe_owner_problem
+from modelyard.autoscaling.configuration import PlanInputError, documents
+from modelyard.objects import Key, TargetRef, describe_owner_problem
 from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding
 
 DUMP = "kubectl get va,autoscalingpolicies,autoscalingpolicybindings,deploy,sts,rs,pods,hpa,cm,nodes,ns -A -o yaml"

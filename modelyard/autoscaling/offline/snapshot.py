@@ -33,11 +33,10 @@ import yaml
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.files import one_document
-from modelyard.metrics.vocabulary.values import Measure, ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
-from modelyard.objects import Key
-from modelyard.objects.durations import parse_go_duration
+from modelyard.autoscaling.configuration import one_document
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.metrics.vocabulary import Measure, ModelLoad, Over, PodMeasures, PodPerformance, PodSignal, Signals
+from modelyard.objects import Key, parse_go_duration
 
 REMEDY = "give a metrics snapshot with --metrics ('modelyard plan --save-snapshot FILE' writes one from a cluster)"
 

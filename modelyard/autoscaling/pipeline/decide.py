@@ -19,40 +19,46 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.bindings.claims import settled
-from modelyard.autoscaling.bindings.decide import decide_bindings
-from modelyard.autoscaling.decisions.budget import SEARCHES, TRIALS
-from modelyard.objects.collector import collector_paused
-from modelyard.autoscaling.configuration.config_maps import look_alikes
-from modelyard.autoscaling.decisions.decision import TickDecision, VariantDecision
-from modelyard.autoscaling.fleet.fleet import Fleet, shared_models
-from modelyard.autoscaling.variants.observe import Observed, observe
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.variants.select import target_found
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.bindings import decide_bindings, settled
+from modelyard.autoscaling.configuration import Compatibility, FleetSettings, look_alikes
+from modelyard.autoscaling.decisions import (
+    SEARCHES,
+    TRIALS,
+    Explanation,
+    Reason,
+    TickContext,
+    TickDecision,
+    VariantDecision,
+)
+from modelyard.autoscaling.fleet import Fleet, shared_models
 from modelyard.autoscaling.pipeline.stages import FLEET_STAGES, MODEL_STAGES
 from modelyard.autoscaling.pipeline.strategies import FORECASTINGS, analyzers, binding_strategy, entries
-from modelyard.autoscaling.decisions.strategy import TickContext
-from modelyard.autoscaling.variants.attribution import by_pod, with_groups
-from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate
-from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import (
+from modelyard.autoscaling.variants import (
+    Group,
+    LoadForecast,
+    ModelDemand,
+    Observation,
+    Observed,
     Proposal,
     Proposed,
+    ProposedModel,
+    Rate,
+    SaturationConfigs,
     Sized,
     Variants,
+    ZeroConfigs,
+    by_pod,
     changed,
     keep,
+    make_record,
+    observe,
+    target_found,
+    with_groups,
 )
-from modelyard.autoscaling.variants.records import make_record
-from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
-from modelyard.autoscaling.variants.slo.forecasting import forecast_loads
-from modelyard.autoscaling.variants.slo.outlook import Outlook
-from modelyard.autoscaling.variants.stage import ProposedModel
-from modelyard.autoscaling.variants.zero_config import ZeroConfigs
+from modelyard.autoscaling.variants.slo import Outlook, forecast_loads
 from modelyard.fairness import WorkBudget
-from modelyard.metrics.vocabulary.values import queued_for
-from modelyard.objects import Key
+from modelyard.metrics.vocabulary import queued_for
+from modelyard.objects import Key, collector_paused
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:

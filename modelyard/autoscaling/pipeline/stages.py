@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.variants.limiter import limit
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
+from modelyard.autoscaling.decisions import Explanation, Reason, TickContext
 from modelyard.autoscaling.pipeline.strategies import COUNTINGS
-from modelyard.autoscaling.decisions.strategy import TickContext
-from modelyard.autoscaling.variants.enforcement import enforce
-from modelyard.autoscaling.variants.proposal import ReplicaChange, Sized, Variants
-from modelyard.autoscaling.variants.shortage import cannot_scale
-from modelyard.autoscaling.variants.slo.capacity import share_capacity
-from modelyard.autoscaling.variants.stage import PipelineStage, ProposedModel, StageResult
+from modelyard.autoscaling.variants import (
+    PipelineStage,
+    ProposedModel,
+    ReplicaChange,
+    Sized,
+    StageResult,
+    Variants,
+    cannot_scale,
+    enforce,
+    limit,
+)
+from modelyard.autoscaling.variants.slo import share_capacity
 from modelyard.objects import Key
 
 

@@ -9,20 +9,29 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from modelyard.autoscaling.bindings.total import BindingStrategy, TargetMetrics
-from modelyard.autoscaling.variants.limiter import ByNode, Counting
-from modelyard.autoscaling.published import slo as published_slo, zero
-from modelyard.autoscaling.published.limiter import ByTotal
-from modelyard.autoscaling.published.percentages import PublishedPercentages
-from modelyard.autoscaling.published.policies import PublishedTargetMetrics
-from modelyard.autoscaling.published.tokens import PublishedTokens
-from modelyard.autoscaling.configuration.settings import Compatibility
-from modelyard.autoscaling.variants.demand import StrategyEntry, VariantStrategy
-from modelyard.autoscaling.variants.enforcement import proven_idle
-from modelyard.autoscaling.variants.saturation import Checked, Percentages, Tokens, WithZero
-from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
-from modelyard.autoscaling.variants.slo import forecasting
-from modelyard.autoscaling.variants.slo.strategy import LatencyTargets
+from modelyard.autoscaling.bindings import BindingStrategy, TargetMetrics
+from modelyard.autoscaling.configuration import Compatibility
+from modelyard.autoscaling.published import (
+    ByTotal,
+    PublishedPercentages,
+    PublishedTargetMetrics,
+    PublishedTokens,
+    slo as published_slo,
+    zero,
+)
+from modelyard.autoscaling.variants import (
+    TOKEN_ANALYZER,
+    ByNode,
+    Checked,
+    Counting,
+    Percentages,
+    StrategyEntry,
+    Tokens,
+    VariantStrategy,
+    WithZero,
+    proven_idle,
+)
+from modelyard.autoscaling.variants.slo import LatencyTargets, forecasting
 
 
 class StrategyName(StrEnum):

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from modelyard.autoscaling.decisions import conditions
-from modelyard.autoscaling.bindings import story
-from modelyard.autoscaling.bindings.defaults import describe, manifest
-from modelyard.autoscaling.decisions.decision import BindingDecision
-from modelyard.autoscaling.fleet.kinds import POLICIES
-from modelyard.autoscaling.reading.bindings.objects import PolicySpec
-from modelyard.autoscaling.memory.bindings import POLICY_STATE
-from modelyard.autoscaling.decisions.reasons import ConditionValue
-from modelyard.autoscaling.fleet.binding_view import BindingView
-from modelyard.objects.parse import conditions as stored_conditions, timestamp
-from modelyard.reconcile.plans.memory import render_memory
-from modelyard.reconcile.plans.plan import Plan, Ref, Scale, Status, Subject
-from modelyard.reconcile.plans.spec_warning import with_spec_warning
-from modelyard.reconcile.plans.status import is_status_due
+from modelyard.autoscaling.bindings import describe, manifest, story
+from modelyard.autoscaling.decisions import BindingDecision, ConditionValue, conditions
+from modelyard.autoscaling.fleet import POLICIES, BindingView
+from modelyard.autoscaling.memory import POLICY_STATE
+from modelyard.autoscaling.reading.bindings import PolicySpec
+from modelyard.objects import conditions as stored_conditions, timestamp
+from modelyard.reconcile.plans import Plan, Ref, Scale, Status, Subject, is_status_due, render_memory, with_spec_warning
 
 TOTALS = ("targets", "minReplicas", "maxReplicas", "currentReplicas", "desiredReplicas", "mode")
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from modelyard.autoscaling.decisions.conditions import (
+from modelyard.autoscaling.decisions import (
     ACCELERATOR_RESOLVED,
     CAPACITY_LIMITED,
     PROFILE_VALID,
     SCALE_FROM_ZERO,
     SLO_FEASIBLE,
     TARGET_RESOLVED,
+    Action,
+    CurrentAllocation,
+    Record,
+    TickDecision,
+    VariantDecision,
 )
-from modelyard.autoscaling.decisions.decision import Action, CurrentAllocation, Record, TickDecision, VariantDecision
-from modelyard.autoscaling.fleet.fleet import Fleet, Variant, Workloads
-from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION, prediction_text
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
-from modelyard.objects import Key, Notice
-from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.objects.parse import timestamp
-from modelyard.reconcile.plans.memory import render_memory
-from modelyard.reconcile.plans.plan import Plan, Scale, Status, Subject
-from modelyard.reconcile.plans.spec_warning import with_spec_warning
-from modelyard.reconcile.plans.status import is_status_due
+from modelyard.autoscaling.fleet import Fleet, Variant, Workloads
+from modelyard.autoscaling.memory import AUTOSCALING_STATE, VariantMemory
+from modelyard.autoscaling.reading import ANNOTATION as PREDICTION, prediction_text
+from modelyard.objects import CONFIG_MAPS, Key, Notice, timestamp
+from modelyard.reconcile.plans import Plan, Scale, Status, Subject, is_status_due, render_memory, with_spec_warning
 
 SLO_ONLY = ("variantID", "accelerator", "maxBatch", "variantCost")
 """Fields of ``currentAlloc`` that an object in saturation form does not have."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from modelyard.autoscaling.fleet.accelerators import published_short_name
-from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.fleet import Fleet, published_short_name
 from modelyard.autoscaling.published.percentages import variant_means
-from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.saturation_config import Thresholds
-from modelyard.objects import Key
-from modelyard.objects.selectors import Matcher
+from modelyard.autoscaling.variants import Observation, Thresholds
+from modelyard.objects import Key, Matcher
 
 _VENDORS = ("nvidia.com", "amd.com", "intel.com")
 """Vendors whose accelerators the documented limiter counts."""

@@ -9,14 +9,18 @@ from collections.abc import Sequence
 from math import fsum
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.decision import Action
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Count, Explanation, Parts, Reason
-from modelyard.autoscaling.decisions.strategy import TickContext
-from modelyard.autoscaling.variants.analysis import DIGITS, Analysis
-from modelyard.autoscaling.variants.demand import ModelDemand
-from modelyard.autoscaling.variants.observation import Observation, Unit
-from modelyard.autoscaling.variants.proposal import Proposal, Proposed, keep
-from modelyard.autoscaling.variants.saturation_config import Thresholds
+from modelyard.autoscaling.decisions import Action, ConditionValue, Count, Explanation, Parts, Reason, TickContext
+from modelyard.autoscaling.variants import (
+    DIGITS,
+    Analysis,
+    ModelDemand,
+    Observation,
+    Proposal,
+    Proposed,
+    Thresholds,
+    Unit,
+    keep,
+)
 
 
 class VariantMeans(NamedTuple):

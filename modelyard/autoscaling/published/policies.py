@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from modelyard.autoscaling.bindings import windows
-from modelyard.autoscaling.bindings.behaviour import Corrector
-from modelyard.autoscaling.bindings.recommend import Recommendation
-from modelyard.autoscaling.bindings.total import Metered, TargetMetrics
-from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.fleet.binding_view import TargetView
+from modelyard.autoscaling.bindings import Corrector, Metered, Recommendation, TargetMetrics, windows
+from modelyard.autoscaling.fleet import TargetView
+from modelyard.autoscaling.memory import BindingMemory
 
 
 class DocumentedCorrector(Corrector):

@@ -12,12 +12,26 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from modelyard.autoscaling.sizing.answers import Sizing, Targets
-from modelyard.autoscaling.sizing.chain import HIGHEST, LOWEST, Measures, analysed, chain_of, measured
-from modelyard.autoscaling.sizing.profiles import BoolArray, FloatArray, IntArray, Profiles
-from modelyard.autoscaling.sizing.sizes import TPS_SHARE, assembled, binding_of, by_block
-from modelyard.autoscaling.sizing.states import Occupancy
-from modelyard.autoscaling.sizing.within import BlockSolution
+from modelyard.autoscaling.sizing import (
+    HIGHEST,
+    LOWEST,
+    TPS_SHARE,
+    BlockSolution,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Measures,
+    Occupancy,
+    Profiles,
+    Sizing,
+    Targets,
+    analysed,
+    assembled,
+    binding_of,
+    by_block,
+    chain_of,
+    measured,
+)
 
 TOLERANCE = 1e-6
 MOST_STEPS = 100

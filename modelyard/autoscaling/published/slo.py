@@ -11,21 +11,42 @@ from collections.abc import Sequence
 from math import ceil, fsum, isfinite
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.decision import Prediction
-from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Count, Explanation, Prediction, Reason, TickContext
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.published import sizing
-from modelyard.autoscaling.decisions.reasons import Count, Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.decisions.strategy import TickContext
-from modelyard.autoscaling.variants.attribution import Performances
-from modelyard.autoscaling.variants.demand import Group, LoadForecast, ModelDemand, Rate, RequestSizes
-from modelyard.autoscaling.variants.health import load_problem
-from modelyard.autoscaling.variants.proposal import Origin, Proposal, Proposed, ReplicaChange, keep
-from modelyard.autoscaling.variants.slo.forecasting import Forecasting
-from modelyard.autoscaling.variants.slo.load import MeasuredLoad, unsized
-from modelyard.autoscaling.variants.slo.outlook import Mix, Model, Outlook, is_foreseeable, mix_of, predicted
-from modelyard.autoscaling.variants.slo.sizing import Row, predict, profiles_of, size_all, targets_of, with_sizing
-from modelyard.autoscaling.variants.slo.strategy import FOUND
+from modelyard.autoscaling.variants import (
+    Group,
+    LoadForecast,
+    ModelDemand,
+    Origin,
+    Performances,
+    Proposal,
+    Proposed,
+    Rate,
+    ReplicaChange,
+    RequestSizes,
+    keep,
+    load_problem,
+)
+from modelyard.autoscaling.variants.slo import (
+    FOUND,
+    Forecasting,
+    MeasuredLoad,
+    Mix,
+    Model,
+    Outlook,
+    Row,
+    is_foreseeable,
+    mix_of,
+    predict,
+    predicted,
+    profiles_of,
+    size_all,
+    targets_of,
+    unsized,
+    with_sizing,
+)
 from modelyard.objects import Key
 
 

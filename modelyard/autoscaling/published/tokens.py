@@ -9,28 +9,40 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, fsum
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.decision import Action, Evidence
+from modelyard.autoscaling.decisions import (
+    Action,
+    ConditionValue,
+    Count,
+    Evidence,
+    Explanation,
+    Parts,
+    Reason,
+    TickContext,
+)
 from modelyard.autoscaling.published.percentages import DocumentedTargets, keep_silent
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Count, Explanation, Parts, Reason
-from modelyard.autoscaling.decisions.strategy import TickContext
-from modelyard.autoscaling.variants.attribution import Performances
-from modelyard.autoscaling.variants.demand import ModelDemand
-from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.proposal import Proposal, Proposed
-from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
-from modelyard.autoscaling.variants.tokens.capacity import (
+from modelyard.autoscaling.variants import (
+    ModelDemand,
+    Observation,
+    Performances,
+    Proposal,
+    Proposed,
+    Thresholds,
+    TokenThresholds,
+)
+from modelyard.autoscaling.variants.tokens import (
+    EngineArguments,
     Replica,
     ReplicaCapacity,
+    arguments_of,
     derived_limit,
+    memory_limit,
     middle,
     output_bucket,
     remember,
     replica_capacity,
     tokens_in_use,
 )
-from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments
-from modelyard.autoscaling.variants.tokens.knowledge import arguments_of, memory_limit
-from modelyard.metrics.vocabulary.values import PodPerformance
+from modelyard.metrics.vocabulary import PodPerformance
 
 
 class VariantInput(NamedTuple):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.variants.demand import ModelDemand
-from modelyard.autoscaling.variants.proposal import Proposed, Sized
-from modelyard.autoscaling.variants.wake import at_zero, start, waiting
-from modelyard.metrics.vocabulary.values import Signals
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Explanation, Reason
+from modelyard.autoscaling.variants import ModelDemand, Proposed, Sized, at_zero, start, waiting
+from modelyard.metrics.vocabulary import Signals
 
 
 def idle(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from modelyard.autoscaling.configuration.config_maps import ConfigMaps, find, saturation_names
-from modelyard.autoscaling.fleet.fleet import Variant, Workloads
-from modelyard.autoscaling.configuration.handling import fleet_handling
-from modelyard.autoscaling.configuration.settings import FleetSettings, SizingAim
-from modelyard.autoscaling.variants.saturation_config import TOKEN_ANALYZER
-from modelyard.autoscaling.variants.zero_config import retentions
+from modelyard.autoscaling.configuration import (
+    ConfigMaps,
+    FleetSettings,
+    SizingAim,
+    find,
+    fleet_handling,
+    saturation_names,
+)
+from modelyard.autoscaling.fleet import Variant, Workloads
+from modelyard.autoscaling.variants import TOKEN_ANALYZER, retentions
 from modelyard.objects import Key, Workload, WorkloadId
-from modelyard.resources.annotations import WAKE_QUERY
+from modelyard.resources import WAKE_QUERY
 
 SLO = "slo"
 

@@ -10,11 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL
-from modelyard.autoscaling.configuration.handling import ACTUATION
-from modelyard.objects import WorkloadId
-from modelyard.objects.documents import mapping, mappings, shown
-from modelyard.objects.parse import Object, annotations_of, controller_of, target_id
+from modelyard.autoscaling.configuration import ACTUATION
+from modelyard.autoscaling.fleet import ACCELERATOR_LABEL
+from modelyard.objects import Object, WorkloadId, annotations_of, controller_of, mapping, mappings, shown, target_id
 from modelyard.resources import VariantAutoscaling
 
 MANAGED: Final = "llm-d.ai/managed"

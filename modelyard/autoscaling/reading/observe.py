@@ -6,29 +6,27 @@ that the API server has validated already.
 
 from __future__ import annotations
 
-from modelyard.autoscaling.fleet.fleet import Consumer, SLOSpec, Variant
-from modelyard.autoscaling.configuration.handling import ACTUATION, COMPATIBILITY, MAX_REPLICAS, MIN_REPLICAS
+from modelyard.autoscaling.configuration import ACTUATION, COMPATIBILITY, MAX_REPLICAS, MIN_REPLICAS
+from modelyard.autoscaling.fleet import Consumer, SLOSpec, Variant, engine_of, provenance
+from modelyard.autoscaling.memory import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.reading.managed import MANAGED
 from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
-from modelyard.autoscaling.fleet.provenance import engine_of, provenance
-from modelyard.autoscaling.variants.costs import HIGHEST
-from modelyard.objects import TargetRef
-from modelyard.objects.documents import cut
-from modelyard.objects.limits import LONGEST_MODEL_NAME
-from modelyard.objects.parse import (
+from modelyard.autoscaling.variants import HIGHEST
+from modelyard.objects import (
+    LONGEST_MODEL_NAME,
     Object,
+    TargetRef,
     annotations_of,
     conditions,
     controller_of,
+    cut,
     epoch,
     key_of,
     stored_status,
     target_id,
 )
-from modelyard.reconcile.plans.memory import parse_memory
-from modelyard.resources import ResourceInvalid, VariantAutoscaling
-from modelyard.resources.annotations import WAKE_QUERY
+from modelyard.reconcile.plans import parse_memory
+from modelyard.resources import WAKE_QUERY, ResourceInvalid, VariantAutoscaling
 from modelyard.resources.field_effects import warning
 
 READ = (MIN_REPLICAS, MAX_REPLICAS, ACTUATION, COMPATIBILITY, WAKE_QUERY, PREDICTION)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from modelyard.autoscaling.decisions.decision import Record
+from modelyard.autoscaling.decisions import Record
 
 ANNOTATION = "modelyard.dev/prediction"
 NOTICEABLE = 0.1

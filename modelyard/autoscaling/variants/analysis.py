@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum
 
-from modelyard.autoscaling.decisions.reasons import Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Reason
 from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.replicas import stuck_pods, unseen

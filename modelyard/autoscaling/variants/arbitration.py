@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.decision import Action
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
+from modelyard.autoscaling.decisions import Action, Explanation, Reason
 
 
 class Arbitration(NamedTuple):

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from modelyard.autoscaling.decisions.decision import Evidence
-from modelyard.autoscaling.decisions.reasons import Reason
+from modelyard.autoscaling.decisions import Evidence, Reason
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.replicas import StuckPods
 

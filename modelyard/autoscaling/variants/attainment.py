@@ -23,8 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from modelyard.autoscaling.sizing import stalls
-from modelyard.autoscaling.sizing.stalls import Sizes, Speed, per_request
+from modelyard.autoscaling.sizing import Sizes, Speed, per_request, stalls
 
 Floats = NDArray[np.float64]
 Number = TypeVar("Number", np.float64, np.int64)

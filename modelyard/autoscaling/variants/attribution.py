@@ -16,11 +16,9 @@ from functools import cached_property
 from math import fsum
 from typing import Any
 
-from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL, UNRESOLVED, product_of, short_name
-from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.fleet import ACCELERATOR_LABEL, UNRESOLVED, Fleet, product_of, short_name
 from modelyard.autoscaling.variants.observation import Observation, Unit
-from modelyard.metrics.vocabulary.values import Over, PodPerformance, PodSignal
-from modelyard.metrics.vocabulary.vocabulary import Join
+from modelyard.metrics.vocabulary import Join, Over, PodPerformance, PodSignal
 from modelyard.objects import Key, Node, OwnerRef, Pod, WorkloadId
 
 VARIANT_LABEL = "llm-d.ai/variant"

@@ -13,13 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from modelyard.autoscaling.configuration.config_maps import Document, Entry, ObjectNotice, Remarks, read_document
-from modelyard.autoscaling.fleet.fleet import SLOSpec, Variant
-from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import Document, Entry, FleetSettings, ObjectNotice, Remarks, read_document
+from modelyard.autoscaling.fleet import SLOSpec, Variant
+from modelyard.autoscaling.mixing import LOWEST_PRIORITY
 from modelyard.autoscaling.variants.costs import number
-from modelyard.objects import Key, Notice
-from modelyard.objects.documents import shown
+from modelyard.objects import Key, Notice, shown
 
 DEFAULT_MODEL = "default/default"
 DEFAULT = "fleet targets"

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from modelyard.autoscaling.fleet.accelerators import short_name
-from modelyard.autoscaling.configuration.config_maps import Document, Remarks, read_document
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.objects import Key
-from modelyard.objects.documents import shown
+from modelyard.autoscaling.configuration import Document, FleetSettings, Remarks, read_document
+from modelyard.autoscaling.fleet import short_name
+from modelyard.objects import Key, shown
 
 HIGHEST = 1e12
 """A price nobody means; far beyond, a fleet's cost could not be added up."""

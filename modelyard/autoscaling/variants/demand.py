@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.decisions.reasons import Explanation, Parts, Reason
-from modelyard.autoscaling.configuration.settings import Compatibility
-from modelyard.autoscaling.decisions.strategy import Strategy
+from modelyard.autoscaling.configuration import Compatibility
+from modelyard.autoscaling.decisions import Explanation, Parts, Reason, Strategy
+from modelyard.autoscaling.memory import SLOMemory
+from modelyard.autoscaling.variants.attainment import Holding
 from modelyard.autoscaling.variants.attribution import Performances
+from modelyard.autoscaling.variants.classes import ServiceClass
+from modelyard.autoscaling.variants.objective import Objective
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Proposal, Sized
 from modelyard.autoscaling.variants.saturation_config import Effective
-from modelyard.autoscaling.variants.attainment import Holding
-from modelyard.autoscaling.variants.classes import ServiceClass
-from modelyard.autoscaling.variants.objective import Objective
 from modelyard.autoscaling.variants.zero_config import ZeroRule
 from modelyard.fairness import WorkBudget
-from modelyard.metrics.vocabulary.values import ModelLoad, Signals
+from modelyard.metrics.vocabulary import ModelLoad, Signals
 from modelyard.objects import Key, Notice
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.decisions.reasons import Count, Explanation, Reason
+from modelyard.autoscaling.decisions import Count, Explanation, Reason
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.proposal import Changes, Origin, ReplicaChange, Sized, Variants
-from modelyard.metrics.vocabulary.values import Signals
+from modelyard.metrics.vocabulary import Signals
 
 STAGE = "enforcement"
 

@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Explanation, Reason
 from modelyard.autoscaling.variants.forecast import expected
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.metrics.vocabulary.values import ModelLoad
+from modelyard.metrics.vocabulary import ModelLoad
 
 
 class Headroom(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Count, Explanation, Reason
+from modelyard.autoscaling.decisions import ConditionValue, Count, Explanation, Reason
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.metrics.vocabulary.values import Signals
-from modelyard.objects.documents import cut, few
+from modelyard.metrics.vocabulary import Signals
+from modelyard.objects import cut, few
 
 AVAILABLE = ConditionValue.of("True", Explanation(Reason.METRICS_AVAILABLE))
 AT_ZERO = ConditionValue.of("False", Explanation(Reason.NOTHING_TO_MEASURE))

@@ -12,18 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from math import fsum
 from typing import Any, Protocol
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
-from modelyard.autoscaling.fleet.quotas import Quota
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.decisions.strategy import TickContext
+from modelyard.autoscaling.decisions import Explanation, Reason, TickContext
+from modelyard.autoscaling.fleet import Fleet, Quota
+from modelyard.autoscaling.mixing import LOWEST_PRIORITY
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools
 from modelyard.autoscaling.variants.proposal import Changes, ReplicaChange, Sized, Variants
 from modelyard.autoscaling.variants.saturation_config import Thresholds
-from modelyard.objects import Key, Notice
-from modelyard.objects.selectors import Matcher, parse_selector
+from modelyard.objects import Key, Matcher, Notice, parse_selector
 
 STAGE = "limiter"
 _NO_GROWTH = Explanation(Reason.NO_GROWTH)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet.fleet import SLOSpec
-from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.decisions.reasons import Explanation, Parts
+from modelyard.autoscaling.decisions import Explanation, Parts
+from modelyard.autoscaling.fleet import SLOSpec
+from modelyard.autoscaling.memory import SLOMemory
 from modelyard.autoscaling.variants.classes import ServiceClass
 from modelyard.autoscaling.variants.profile import Profile
-from modelyard.metrics.vocabulary.values import PodPerformance
+from modelyard.metrics.vocabulary import PodPerformance
 
 
 class Objective(NamedTuple):

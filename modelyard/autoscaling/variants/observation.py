@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet.accelerators import UNRESOLVED, pool_name
-from modelyard.autoscaling.decisions.decision import UNBOUNDED, Bounds
-from modelyard.autoscaling.fleet.fleet import Consumer, Variant
-from modelyard.autoscaling.configuration.handling import Handling
-from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import Mode
+from modelyard.autoscaling.configuration import Handling, Mode
+from modelyard.autoscaling.decisions import UNBOUNDED, Bounds
+from modelyard.autoscaling.fleet import UNRESOLVED, Consumer, Variant, pool_name
+from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.variants.objective import Objective
-from modelyard.metrics.vocabulary.values import PodSignal
+from modelyard.metrics.vocabulary import PodSignal
 from modelyard.objects import Key, Notice, Pod, Workload, WorkloadId
 
 Unit = tuple[PodSignal, Pod]

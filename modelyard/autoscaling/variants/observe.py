@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.variants.select import Observed, select
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.variants.attribution import accelerator_of, attribute, by_pod
-from modelyard.autoscaling.variants.slo.reading import read_objectives
+from modelyard.autoscaling.variants.select import Observed, select
+from modelyard.autoscaling.variants.slo import read_objectives
 
 __all__ = ["Observed", "observe"]
 

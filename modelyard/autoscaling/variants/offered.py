@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, fsum, isfinite
 
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
 from modelyard.autoscaling.variants.headroom import startup
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.metrics.vocabulary.values import ModelLoad
+from modelyard.metrics.vocabulary import ModelLoad
 
 RATE_WINDOW = 5.0
 """Completion rates of single pods are means over so many peak windows."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from modelyard.autoscaling.fleet.accelerators import pool_of_node
-from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.fleet import Fleet, pool_of_node
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.objects.accelerators import PRODUCT_LABELS, partition_of
-from modelyard.objects.selectors import Matcher
+from modelyard.objects import PRODUCT_LABELS, Matcher, partition_of
 
 LIMITED_BY = "gpu-limiter"
 

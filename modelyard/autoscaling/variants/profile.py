@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from modelyard.autoscaling.fleet.fleet import SLOSpec
-from modelyard.autoscaling.sizing.learning import MOST_BATCH, OVERHEAD
+from modelyard.autoscaling.fleet import SLOSpec
+from modelyard.autoscaling.sizing import MOST_BATCH, OVERHEAD
 
 _HIGHEST = 1e7
 """Milliseconds nobody means: almost three hours for a token."""

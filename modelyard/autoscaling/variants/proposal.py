@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.decision import Evidence, Step
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Explanation, Parts, Reason
+from modelyard.autoscaling.decisions import ConditionValue, Evidence, Explanation, Parts, Reason, Step
 from modelyard.autoscaling.variants.observation import Observation
-from modelyard.objects import Key, Notice
-from modelyard.objects.documents import cut
+from modelyard.objects import Key, Notice, cut
 
 MOST = 200
 """Characters of a condition's message about replicas that cannot be added."""

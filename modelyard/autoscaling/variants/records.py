@@ -4,38 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modelyard.autoscaling.decisions import conditions
-from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL, UNRESOLVED
-from modelyard.autoscaling.decisions.decision import (
+from modelyard.autoscaling.configuration import Mode
+from modelyard.autoscaling.decisions import (
     Action,
+    ConditionValue,
     Decision,
     DecisionFacts,
     Identity,
     Now,
+    Reason,
     Record,
     Step,
     Target,
+    TickContext,
     VariantDecision,
     Why,
     Writes,
+    conditions,
 )
-from modelyard.autoscaling.fleet.kinds import VARIANTS
-from modelyard.autoscaling.memory.variants import MOST_SCALINGS, SLOMemory, VariantMemory
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Reason
-from modelyard.autoscaling.configuration.settings import Mode
-from modelyard.autoscaling.fleet.startup import learn_startup
-from modelyard.autoscaling.decisions.strategy import TickContext
+from modelyard.autoscaling.fleet import ACCELERATOR_LABEL, UNRESOLVED, VARIANTS, learn_startup
+from modelyard.autoscaling.memory import MOST_SCALINGS, SLOMemory, VariantMemory
 from modelyard.autoscaling.variants import health, regret
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import MOST, Origin, Proposal, Sized, Tracked, shortage_value
 from modelyard.autoscaling.variants.shortage import EXHAUSTED, SUFFICIENT
-from modelyard.autoscaling.variants.slo import conditions as slo_conditions
-from modelyard.autoscaling.variants.slo.outlook import Outlook
+from modelyard.autoscaling.variants.slo import Outlook, conditions as slo_conditions
 from modelyard.autoscaling.variants.wake import scale_from_zero
-from modelyard.objects import Condition, Notice
-from modelyard.objects.documents import counted, cut
-from modelyard.reconcile.plans.plan import Subject
+from modelyard.objects import Condition, Notice, counted, cut
+from modelyard.reconcile.plans import Subject
 
 
 def make_record(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.memory import VariantMemory
 
 WINDOW = 5.0
 """A growth within so many scale-down delays of a shrinking means that it was wrong."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.memory import VariantMemory
 from modelyard.autoscaling.variants.observation import Observation
 
 StuckPods = dict[str, tuple[dict[str, float], dict[str, float]]]

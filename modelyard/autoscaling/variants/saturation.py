@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.decisions.strategy import TickContext
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Explanation, Reason, TickContext
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.analysis import analyse_repaired
 from modelyard.autoscaling.variants.demand import ModelDemand, VariantStrategy
@@ -14,9 +13,9 @@ from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Origin, Proposal, Proposed, keep
 from modelyard.autoscaling.variants.saturation_config import TokenThresholds
 from modelyard.autoscaling.variants.targets import propose_targets
-from modelyard.autoscaling.variants.tokens.analysis import Queue, analyse_tokens
+from modelyard.autoscaling.variants.tokens import Queue, analyse_tokens
 from modelyard.autoscaling.variants.wake import REASON, at_zero, wake, wake_time
-from modelyard.metrics.vocabulary.values import Signals
+from modelyard.metrics.vocabulary import Signals
 
 Wake = Callable[[ModelDemand, Signals, FleetSettings, float], Mapping[str, Proposed]]
 """Proposes for the variants at zero, by name."""

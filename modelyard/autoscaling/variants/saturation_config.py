@@ -14,22 +14,20 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from modelyard.autoscaling.fleet.accelerators import short_name
-from modelyard.autoscaling.configuration.config_maps import (
+from modelyard.autoscaling.configuration import (
     DEFAULT_ENTRY,
     Document,
     Entry,
+    FleetSettings,
     Remarks,
     entry_subject,
     find,
     saturation_names,
 )
-from modelyard.autoscaling.decisions.decision import Step
-from modelyard.autoscaling.fleet.quotas import Quota
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.objects import Key, Notice
-from modelyard.objects.documents import SHOWN, cut, shown
-from modelyard.resources.rules import explain
+from modelyard.autoscaling.decisions import Step
+from modelyard.autoscaling.fleet import Quota, short_name
+from modelyard.objects import SHOWN, Key, Notice, cut, shown
+from modelyard.resources import explain
 
 
 class Thresholds(NamedTuple):

@@ -8,22 +8,25 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.bounds import variant_bounds
-from modelyard.autoscaling.decisions.budget import SHARE, refusal, waiting_since
-from modelyard.autoscaling.decisions.conditions import OPTIMIZATION_READY
-from modelyard.autoscaling.configuration.config_maps import ObjectNotice
-from modelyard.autoscaling.decisions.decision import UNBOUNDED
-from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
-from modelyard.autoscaling.configuration.handling import Handling, fleet_handling, handling_of
-from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
-from modelyard.autoscaling.sizing.learning import MOST_BATCH
+from modelyard.autoscaling.configuration import FleetSettings, Handling, Mode, ObjectNotice, fleet_handling, handling_of
+from modelyard.autoscaling.decisions import (
+    OPTIMIZATION_READY,
+    SHARE,
+    UNBOUNDED,
+    ConditionValue,
+    Explanation,
+    Reason,
+    refusal,
+    variant_bounds,
+    waiting_since,
+)
+from modelyard.autoscaling.fleet import Consumer, Fleet, Variant
+from modelyard.autoscaling.memory import VariantMemory
+from modelyard.autoscaling.sizing import MOST_BATCH
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Proposed, keep
 from modelyard.fairness import WorkRequest, by_owner, grant_work
-from modelyard.objects import Key, Notice, Workload, WorkloadId
-from modelyard.objects.documents import shown
+from modelyard.objects import Key, Notice, Workload, WorkloadId, shown
 
 INSTANCE_LABEL = "wva.llmd.ai/controller-instance"
 EXCLUDE_ANNOTATION = "wva.llmd.ai/exclude"

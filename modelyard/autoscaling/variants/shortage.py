@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Explanation, Reason
+from modelyard.autoscaling.decisions import ConditionValue, Explanation, Reason
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import VariantTransition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.strategy import TickContext
+from modelyard.autoscaling.decisions import TickContext
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.proposal import Changes, Proposal, Variants
 

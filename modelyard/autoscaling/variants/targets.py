@@ -22,8 +22,8 @@ from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Count, Explanation, JoinedTexts, Parts, Reason, VariantMove
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.configuration import FleetSettings, Mode
+from modelyard.autoscaling.decisions import ConditionValue, Count, Explanation, JoinedTexts, Parts, Reason, VariantMove
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.demand import ModelDemand

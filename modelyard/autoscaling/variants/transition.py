@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.reasons import Count, Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.configuration import FleetSettings, Mode
+from modelyard.autoscaling.decisions import Count, Explanation, Reason
 from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import VariantTransition

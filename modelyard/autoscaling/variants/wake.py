@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from math import isfinite
 
-from modelyard.autoscaling.decisions.bounds import required_minimum
-from modelyard.autoscaling.decisions.conditions import SCALE_FROM_ZERO
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Count, Explanation, Parts, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.configuration import FleetSettings, Mode
+from modelyard.autoscaling.decisions import (
+    SCALE_FROM_ZERO,
+    ConditionValue,
+    Count,
+    Explanation,
+    Parts,
+    Reason,
+    required_minimum,
+)
 from modelyard.autoscaling.variants import health
 from modelyard.autoscaling.variants.demand import ModelDemand
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Origin, Proposed, ReplicaChange
-from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
+from modelyard.autoscaling.variants.tokens import arguments_of
 from modelyard.autoscaling.variants.transition import transition_limit
-from modelyard.metrics.vocabulary.values import Signals
+from modelyard.metrics.vocabulary import Signals
 
 REASON = Reason.WOKEN.code
 

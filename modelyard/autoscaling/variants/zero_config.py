@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from modelyard.autoscaling.configuration.config_maps import DEFAULT_ENTRY, Document, Entry, Remarks, entry_subject, find, zero_names
-from modelyard.autoscaling.fleet.fleet import Variant
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.objects import Key
-from modelyard.objects.documents import shown
-from modelyard.objects.durations import parse_go_duration
+from modelyard.autoscaling.configuration import (
+    DEFAULT_ENTRY,
+    Document,
+    Entry,
+    FleetSettings,
+    Remarks,
+    entry_subject,
+    find,
+    zero_names,
+)
+from modelyard.autoscaling.fleet import Variant
+from modelyard.objects import Key, parse_go_duration, shown
 
 DEFAULT_RETENTION = 600.0
 LONGEST = 24 * 3600.0

@@ -6,4 +6,4 @@ the decision run in virtual time until nothing changes any more.
 
 from modelyard.autoscaling.what_if.assumptions import Assumptions, Imagined, imagine, parse
 from modelyard.autoscaling.what_if.errors import WhatIfError
-from modelyard.autoscaling.what_if.settle import Move, Settled, settle
+from modelyard.autoscaling.what_if.settle import End, Move, Settled, settle

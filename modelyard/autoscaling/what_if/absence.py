@@ -6,15 +6,14 @@ from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import replace
 from math import fsum
 
-from modelyard.autoscaling.fleet.fleet import Fleet, Variant
-from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.fleet import Fleet, Variant
+from modelyard.autoscaling.memory import SLOMemory
+from modelyard.autoscaling.variants import Observation
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import Spread, engine_of, observed
-from modelyard.metrics.vocabulary.values import PodPerformance, PodSignal
-from modelyard.objects import Key
-from modelyard.objects.documents import counted
+from modelyard.metrics.vocabulary import PodPerformance, PodSignal
+from modelyard.objects import Key, counted
 
 
 def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, list[str]]:

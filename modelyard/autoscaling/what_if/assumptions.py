@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.what_if.absence import without
 from modelyard.autoscaling.what_if.errors import WhatIfError
 from modelyard.autoscaling.what_if.inventory import with_capacity
 from modelyard.autoscaling.what_if.load import scale_load
 from modelyard.autoscaling.what_if.targets import LatencyTarget, with_targets
-from modelyard.objects.durations import parse_go_duration
+from modelyard.objects import parse_go_duration
 
 T = TypeVar("T")
 

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import fsum
 
-from modelyard.autoscaling.bindings.shares import parse_choice
-from modelyard.autoscaling.bindings.story import units
-from modelyard.autoscaling.decisions.decision import BindingDecision
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
+from modelyard.autoscaling.bindings import parse_choice, units
+from modelyard.autoscaling.configuration import FleetSettings, Mode
+from modelyard.autoscaling.decisions import BindingDecision
+from modelyard.autoscaling.fleet import BindingView, TargetView
 
 
 @dataclass(slots=True)

@@ -7,17 +7,22 @@ from dataclasses import replace
 
 import yaml
 
-from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL, UNRESOLVED, pool_name, pool_of_node, short_name
-from modelyard.autoscaling.configuration.config_maps import DEFAULT_ENTRY, find, read_document, saturation_names
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.decisions.decision import Record
-from modelyard.autoscaling.fleet.fleet import Fleet, Variant
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import DEFAULT_ENTRY, FleetSettings, find, read_document, saturation_names
+from modelyard.autoscaling.decisions import Record
+from modelyard.autoscaling.fleet import (
+    ACCELERATOR_LABEL,
+    UNRESOLVED,
+    Fleet,
+    Variant,
+    pool_name,
+    pool_of_node,
+    short_name,
+)
+from modelyard.autoscaling.pipeline import decide
 from modelyard.autoscaling.what_if.absence import without_pods
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import observed
-from modelyard.objects import Key, Node, OwnerRef, Pod, Workload, WorkloadId
-from modelyard.objects.accelerators import PRODUCT_LABELS, family_of
+from modelyard.objects import PRODUCT_LABELS, Key, Node, OwnerRef, Pod, Workload, WorkloadId, family_of
 
 _USUAL = ("nvidia.com/gpu.product", "nvidia.com/gpu")
 """Label and resource of an assumed node whose own resource comes without a label for the product."""

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.fleet import BindingView, Fleet, TargetView
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.autoscaling.what_if.spread import PodEngine, engines_of, under_load
-from modelyard.metrics.vocabulary.values import ModelLoad, PodMeasures, PodSignal, Signals
+from modelyard.metrics.vocabulary import ModelLoad, PodMeasures, PodSignal, Signals
 from modelyard.objects import Key
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.decisions.decision import Record, TickDecision
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.variants.zero_config import retentions
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Record, TickDecision
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.pipeline import decide
+from modelyard.autoscaling.variants import retentions
 from modelyard.autoscaling.what_if.virtual import VirtualFleet
 
 MOST_TICKS = 200

@@ -14,13 +14,11 @@ from math import fsum, inf
 from statistics import fmean
 from typing import Any
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.variants.select import select
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.variants.attribution import attribute
-from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.tokens.knowledge import arguments_of
-from modelyard.metrics.vocabulary.values import Over, PodMeasures, PodSignal, UnderLoad
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.variants import Observation, attribute, select
+from modelyard.autoscaling.variants.tokens import arguments_of
+from modelyard.metrics.vocabulary import Over, PodMeasures, PodSignal, UnderLoad
 from modelyard.objects import Key
 
 _UNFAIR = 2.0

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from modelyard.autoscaling.configuration.config_maps import read_document
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.variants.costs import number
+from modelyard.autoscaling.configuration import FleetSettings, read_document
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.variants import number
 from modelyard.autoscaling.what_if.errors import WhatIfError, listed
 from modelyard.objects import Key
 

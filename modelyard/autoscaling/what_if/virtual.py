@@ -11,20 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from modelyard.autoscaling.fleet.accelerators import pool_name, short_name
-from modelyard.autoscaling.decisions.decision import TickDecision, VariantDecision
-from modelyard.autoscaling.fleet.fleet import Fleet, Variant, shared_models
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.attribution import GROUP_INDEX_LABEL
-from modelyard.autoscaling.variants.headroom import startup
-from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.pools import Pools
+from modelyard.autoscaling.configuration import FleetSettings, Mode
+from modelyard.autoscaling.decisions import TickDecision, VariantDecision
+from modelyard.autoscaling.fleet import Fleet, Variant, pool_name, shared_models, short_name
+from modelyard.autoscaling.variants import GROUP_INDEX_LABEL, Observation, Pools, startup
 from modelyard.autoscaling.what_if.bindings import VirtualBinding
 from modelyard.autoscaling.what_if.inventory import owner_of
 from modelyard.autoscaling.what_if.spread import PodEngine, Spread, engine_of, evenly, observed
-from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance, PodSignal, Signals
-from modelyard.objects import Key, Pod, Workload, WorkloadId
-from modelyard.objects.accelerators import PRODUCT_LABELS
+from modelyard.metrics.vocabulary import ModelLoad, PodPerformance, PodSignal, Signals
+from modelyard.objects import PRODUCT_LABELS, Key, Pod, Workload, WorkloadId
 
 Model = tuple[str, str]
 """Namespace and model ID."""

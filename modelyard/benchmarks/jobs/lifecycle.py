@@ -22,17 +22,26 @@ from modelyard.benchmarks.jobs.world import (
     run_pod,
     wish,
 )
-from modelyard.models.storage import settings as models_settings
 from modelyard.models.delivery import world as models_world
-from modelyard.objects import Key
-from modelyard.objects.kinds import JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
-from modelyard.objects.parse import namespace
-from modelyard.reconcile.plans.memory import render_memory
-from modelyard.reconcile.plans.plan import FAILED, Child, Plan, PlanStep, StepId, StepPhase, Want, World, settings_wanted
-from modelyard.reconcile.plans.spec_warning import FIELDS_IGNORED, with_spec_warning
-from modelyard.reconcile.plans.write_rules import WriteRules
+from modelyard.models.storage import settings as models_settings
+from modelyard.objects import JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, Key, namespace
+from modelyard.reconcile.plans import (
+    FAILED,
+    FIELDS_IGNORED,
+    Child,
+    Plan,
+    PlanStep,
+    StepId,
+    StepPhase,
+    Want,
+    World,
+    WriteRules,
+    render_memory,
+    settings_wanted,
+    with_spec_warning,
+)
 from modelyard.workloads.rendering import names
-from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, MODELS_WANTED, SERVICES_WANTED
+from modelyard.workloads.roll_out import INFERENCE_SERVICES, MODELS_WANTED, SERVICES_WANTED
 
 SETTINGS = "benchmark-settings"
 

@@ -12,10 +12,10 @@ from typing import Final
 
 from modelyard.benchmarks.jobs.world import StoredBenchmark
 from modelyard.objects import Key
-from modelyard.reconcile.plans.plan import CLAIM, FAILED, World
+from modelyard.reconcile.plans import CLAIM, FAILED, World
 from modelyard.resources import InferenceService
-from modelyard.workloads.rendering.values import Body
-from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, StoredService
+from modelyard.workloads.rendering import Body
+from modelyard.workloads.roll_out import INFERENCE_SERVICES, StoredService
 
 MADE: Final = "modelyard.dev/benchmark-probe"
 """Annotation of a probe: the uid of its BenchmarkJob and the time of its creation (epoch seconds)."""

@@ -19,18 +19,25 @@ from modelyard.benchmarks.jobs.storage import (
     ResultPlace,
 )
 from modelyard.benchmarks.jobs.targets import BenchmarkTarget, Load
-from modelyard.benchmarks.records.values import MEASUREMENT, MeasuredServer, Measurement
 from modelyard.benchmarks.jobs.world import LABEL, TARGET, WORK, Work, digest
-from modelyard.models.delivery.jobs import CONFINED, CONFINED_POD
+from modelyard.benchmarks.records import MEASUREMENT, MeasuredServer, Measurement
+from modelyard.models.delivery import CONFINED, CONFINED_POD
 from modelyard.objects import Key, Namespace
-from modelyard.reconcile.plans.plan import Subject
-from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
-from modelyard.workloads.rendering.merge import merge
-from modelyard.workloads.rendering.names import fitting, label_value
-from modelyard.workloads.rendering.node_constraints import with_nodes
-from modelyard.workloads.rendering.pods import PodDraft, checked, with_env, with_files
-from modelyard.workloads.rendering.reach import check, rights
-from modelyard.workloads.rendering.values import Body
+from modelyard.reconcile.plans import Subject
+from modelyard.resources.ome import BenchmarkJobSpec
+from modelyard.workloads.rendering import (
+    Body,
+    PodDraft,
+    check,
+    checked,
+    fitting,
+    label_value,
+    merge,
+    rights,
+    with_env,
+    with_files,
+    with_nodes,
+)
 
 REPORT: Final = "/dev/termination-log"
 CONTAINER: Final = "genai-bench"

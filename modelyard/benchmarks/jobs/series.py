@@ -13,13 +13,11 @@ from typing import Any, Final
 
 from modelyard.backoff import Backoff
 from modelyard.benchmarks.jobs import probe
-from modelyard.benchmarks.records.records import IMPLAUSIBLE
 from modelyard.benchmarks.jobs.render import job, measurement
 from modelyard.benchmarks.jobs.settings import BenchmarkSettings
 from modelyard.benchmarks.jobs.storage import DatasetPlace, ResultPlace, dataset, results
 from modelyard.benchmarks.jobs.story import Here
 from modelyard.benchmarks.jobs.targets import BenchmarkTarget, Load, loads, target
-from modelyard.benchmarks.records.values import MeasuredRun, MeasurementReport
 from modelyard.benchmarks.jobs.world import (
     Failing,
     Memory,
@@ -32,15 +30,14 @@ from modelyard.benchmarks.jobs.world import (
     read_spec,
     words,
 )
-from modelyard.models.delivery.legs import STARTING
-from modelyard.models.storage.settings import DeliverySettings
-from modelyard.objects import Key, Namespace
-from modelyard.objects.kinds import JOBS, NAMESPACES
-from modelyard.reconcile.plans.plan import Child, World
-from modelyard.reconcile.plans.reach import refusal
-from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
-from modelyard.workloads.rendering.values import Body, Refusal, Refused, canonical
-from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
+from modelyard.benchmarks.records import IMPLAUSIBLE, MeasuredRun, MeasurementReport
+from modelyard.models.delivery import STARTING
+from modelyard.models.storage import DeliverySettings
+from modelyard.objects import JOBS, NAMESPACES, Key, Namespace
+from modelyard.reconcile.plans import Child, World, refusal
+from modelyard.resources.ome import BenchmarkJobSpec
+from modelyard.workloads.rendering import Body, Refusal, Refused, canonical
+from modelyard.workloads.roll_out import INFERENCE_SERVICES
 
 RUN_PODS: Final = "pods of runs"
 MOST_ATTEMPTS: Final = 5

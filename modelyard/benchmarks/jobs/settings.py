@@ -8,7 +8,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from modelyard.models.storage.settings import LOCAL_IMAGE, AllowedHosts, read_settings
+from modelyard.models.storage import LOCAL_IMAGE, AllowedHosts, read_settings
 
 CONFIG_MAP, KEY = "benchmarkjob-config", "benchmarkjob"
 

@@ -11,22 +11,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from modelyard.benchmarks.records.preflight import check_output
-from modelyard.benchmarks.records.program import OF_IMAGES
-from modelyard.benchmarks.records.values import DATASET_TOKEN, DatasetAccess, Output
 from modelyard.benchmarks.jobs.world import Waits
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.storage.settings import DeliverySettings
-from modelyard.models.storage.storage_parameters import BUCKETS, StorageUse, source_uri, storage_warnings
-from modelyard.models.storage.uri import Bucket, ClaimFolder, GitHubRelease, HubModel, StorageURI, check_bucket
-from modelyard.models.delivery.world import ModelClaim
-from modelyard.objects import Key
-from modelyard.objects.kinds import PERSISTENT_VOLUME_CLAIMS
-from modelyard.reconcile.plans.plan import World
-from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
-from modelyard.resources.ome.models import StorageSpec
-from modelyard.workloads.rendering.files import check_claim
-from modelyard.workloads.rendering.values import Refusal
+from modelyard.benchmarks.records import DATASET_TOKEN, OF_IMAGES, DatasetAccess, Output, check_output
+from modelyard.models.delivery import ModelClaim
+from modelyard.models.storage import (
+    BUCKETS,
+    Bucket,
+    ClaimFolder,
+    DeliverySettings,
+    FetchError,
+    GitHubRelease,
+    HubModel,
+    StorageURI,
+    StorageUse,
+    check_bucket,
+    source_uri,
+    storage_warnings,
+)
+from modelyard.objects import PERSISTENT_VOLUME_CLAIMS, Key
+from modelyard.reconcile.plans import World
+from modelyard.resources.ome import BenchmarkJobSpec, StorageSpec
+from modelyard.workloads.rendering import Refusal, check_claim
 
 RESULTS_FOLDER, DATASET_FOLDER = "/mnt/benchmark-results", "/mnt/benchmark-dataset"
 """Mount points of claims in the measuring pod."""

@@ -8,17 +8,12 @@ from functools import partial
 from typing import Any
 
 from modelyard.benchmarks.jobs import storage
-from modelyard.benchmarks.records.program import unsent_parameters
 from modelyard.benchmarks.jobs.targets import BenchmarkTarget, Load
-from modelyard.benchmarks.records.values import MEASUREMENT, MeasuredRun
 from modelyard.benchmarks.jobs.world import RE_RUN, Memory, RunJob, StoredBenchmark
-from modelyard.objects import Condition, Key, Notice
-from modelyard.objects.documents import counted, cut
-from modelyard.objects.parse import condition, timestamp
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
-from modelyard.reconcile.plans.plan import Plan, Status
-from modelyard.reconcile.plans.status import status_plan
-from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
+from modelyard.benchmarks.records import MEASUREMENT, MeasuredRun, unsent_parameters
+from modelyard.objects import Condition, Key, Notice, condition, counted, cut, timestamp
+from modelyard.reconcile.plans import ObjectResult, Plan, ResultState, Status, status_plan
+from modelyard.resources.ome import BenchmarkJobSpec
 
 PENDING, RUNNING, COMPLETED, FAILED = "Pending", "Running", "Completed", "Failed"
 ACCEPTED, DONE = "Accepted", "Completed"

@@ -13,26 +13,16 @@ from itertools import chain, product
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from modelyard.benchmarks.records.preflight import check_request_parameters, check_scenario
 from modelyard.benchmarks.jobs.settings import BenchmarkSettings
 from modelyard.benchmarks.jobs.world import MOST_RUNS, TOKENIZER, EnginePod, Waits, digest
-from modelyard.models.delivery.names import BASE_MODELS, base_models
-from modelyard.models.storage.settings import DeliverySettings
-from modelyard.models.storage.uri import HubModel
-from modelyard.objects import Key
-from modelyard.objects.documents import mapping
-from modelyard.objects.kinds import NAMESPACES, PODS
-from modelyard.objects.parse import condition
-from modelyard.reconcile.plans.plan import World
-from modelyard.reconcile.plans.reach import NOT_PERMITTED, refusal
-from modelyard.resources.ome.benchmarks import BenchmarkJobSpec, Endpoint
-from modelyard.workloads.rendering import names
-from modelyard.workloads.rendering.components import effective
-from modelyard.workloads.rendering.files import files
-from modelyard.workloads.rendering.pods import ModelFiles
-from modelyard.workloads.roll_out.resolution import MODEL, RUNTIME, recorded
-from modelyard.workloads.rendering.values import Refusal
-from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, Offered, StoredService
+from modelyard.benchmarks.records import check_request_parameters, check_scenario
+from modelyard.models.delivery import BASE_MODELS, base_models
+from modelyard.models.storage import DeliverySettings, HubModel
+from modelyard.objects import NAMESPACES, PODS, Key, condition, mapping
+from modelyard.reconcile.plans import NOT_PERMITTED, World, refusal
+from modelyard.resources.ome import BenchmarkJobSpec, Endpoint
+from modelyard.workloads.rendering import ModelFiles, Refusal, effective, files, names
+from modelyard.workloads.roll_out import INFERENCE_SERVICES, MODEL, RUNTIME, Offered, StoredService, recorded
 
 LONGEST_RUN: Final = 1440
 """Minutes."""

@@ -13,19 +13,27 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from modelyard.benchmarks.records.values import MeasuredRun, MeasurementReport
-from modelyard.models.delivery.running import JobEnd, container_words, job_end
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut, mapping, printable
-from modelyard.objects.limits import LONGEST_PROBLEM, TERMINATION_MESSAGE_BYTES
-from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
-from modelyard.reconcile.plans.memory import Count, Seconds, parse_memory
-from modelyard.reconcile.plans.plan import CLAIM, FAILED, OfSubject, Subject
+from modelyard.benchmarks.records import MeasuredRun, MeasurementReport
+from modelyard.models.delivery import JobEnd, container_words, job_end
+from modelyard.objects import (
+    LONGEST_PROBLEM,
+    TERMINATION_MESSAGE_BYTES,
+    Key,
+    ResourceType,
+    condition,
+    controller_of,
+    cut,
+    epoch,
+    key_of,
+    mapping,
+    printable,
+    stored_status,
+    texts,
+)
+from modelyard.reconcile.plans import CLAIM, FAILED, Count, OfSubject, Seconds, Subject, parse_memory
 from modelyard.resources import BenchmarkJob
-from modelyard.resources.ome.benchmarks import BenchmarkJobSpec
-from modelyard.workloads.rendering import names
-from modelyard.workloads.rendering.model_routes import served_name
-from modelyard.workloads.rendering.values import Refused, read_resource
+from modelyard.resources.ome import BenchmarkJobSpec
+from modelyard.workloads.rendering import Refused, names, read_resource, served_name
 
 Object = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from modelyard.benchmarks.measuring.results import BenchmarkResults
-from modelyard.benchmarks.records.values import LatencySpread, MeasuredRun
-from modelyard.objects.durations import parse_go_duration
+from modelyard.benchmarks.records import LatencySpread, MeasuredRun
+from modelyard.objects import parse_go_duration
 
 LATENCIES: Final = tuple(f"{name}_{part}" for name in ("latency", "ttft", "itl") for part in LatencySpread.model_fields)
 RATES: Final = ("requests_rate", "output_rate")

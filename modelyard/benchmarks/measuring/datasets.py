@@ -10,15 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from modelyard.benchmarks.records import program
-from modelyard.benchmarks.records.program import MeasureError
-from modelyard.benchmarks.records.values import DATASET_TOKEN, Measurement
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.download.filters import FileRules
-from modelyard.models.download.node import FetchRequest, Progress, Report, bring_settled
+from modelyard.benchmarks.records import DATASET_TOKEN, MeasureError, Measurement, program
+from modelyard.models.download import FetchRequest, FileRules, ModelRecord, NodeStore, Progress, Report, bring_settled
 from modelyard.models.sources import Credentials, open_source
-from modelyard.models.download.store import ModelRecord, NodeStore
-from modelyard.models.storage.uri import parse
+from modelyard.models.storage import FetchError, parse
 
 FILES = (".txt", ".csv", ".json")
 _LINE = 1 << 16

@@ -22,21 +22,23 @@ from typing import IO, Any
 
 import urllib3
 
-from modelyard.benchmarks.measuring import datasets
-from modelyard.benchmarks.records import program
-from modelyard.benchmarks.records import records
-from modelyard.benchmarks.measuring import results
+from modelyard.benchmarks.measuring import datasets, results
 from modelyard.benchmarks.measuring.outputs import checked_name, open_output
-from modelyard.benchmarks.records.preflight import check_measurement
-from modelyard.benchmarks.records.program import MeasureError, without
-from modelyard.benchmarks.records.values import MeasuredRun, Measurement, MeasurementReport
+from modelyard.benchmarks.records import (
+    MeasuredRun,
+    MeasureError,
+    Measurement,
+    MeasurementReport,
+    check_measurement,
+    program,
+    records,
+    without,
+)
 from modelyard.hosts import HostsFile
-from modelyard.models.storage.errors import FetchError, unexpected as unexpected_fault
-from modelyard.models.sources import check_host
-from modelyard.models.sources.http import HttpPool
-from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
-from modelyard.objects.parse import timestamp
-from modelyard.workloads.rendering.values import Refusal
+from modelyard.models.sources import HttpPool, check_host
+from modelyard.models.storage import FetchError, unexpected as unexpected_fault
+from modelyard.objects import TERMINATION_MESSAGE_BYTES, timestamp
+from modelyard.workloads.rendering import Refusal
 
 Say = Callable[[str], None]
 ASKED = "measurement.json"

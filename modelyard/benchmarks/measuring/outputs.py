@@ -17,10 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from modelyard.benchmarks.records.program import MeasureError
-from modelyard.benchmarks.records.values import LARGEST_FILE, Output
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.storage.uri import Bucket, ClaimFolder, GitHubRelease, LocalFolder, is_account, parse
+from modelyard.benchmarks.records import LARGEST_FILE, MeasureError, Output
+from modelyard.models.storage import Bucket, ClaimFolder, FetchError, GitHubRelease, LocalFolder, is_account, parse
 
 MOST = 20_000
 """Files that are looked at below one name."""
@@ -132,8 +130,7 @@ class BucketStore:
     """Objects below a prefix."""
 
     def __init__(self, uri: Bucket, output: Output, environ: Mapping[str, str]) -> None:
-        from modelyard.models.sources import Credentials
-        from modelyard.models.sources.buckets import open_store
+        from modelyard.models.sources import Credentials, open_store
 
         self._uri, given = uri, output.parameters
         try:

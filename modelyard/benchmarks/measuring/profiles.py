@@ -13,15 +13,13 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from modelyard.autoscaling.configuration.config_maps import read_document
-from modelyard.autoscaling.fleet.provenance import PROVENANCE, provenance
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.sizing.fit import FitError, Point
-from modelyard.benchmarks.records.profile_patch import patch as patch
+from modelyard.autoscaling.configuration import FleetSettings, read_document
+from modelyard.autoscaling.fleet import PROVENANCE, provenance
+from modelyard.autoscaling.sizing import FitError, Point
 from modelyard.benchmarks.measuring.results import BenchmarkResults
-from modelyard.objects import Key
-from modelyard.objects.documents import shown
-from modelyard.resources.llmd import VariantProfile
+from modelyard.benchmarks.records import patch as patch
+from modelyard.objects import Key, shown
+from modelyard.resources import VariantProfile
 
 LIBRARY = "modelyard-profiles"
 """The ConfigMap with profiles, one a data key."""

@@ -22,10 +22,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from modelyard.benchmarks.jobs import benchmark
 from modelyard.benchmarks.measuring.outputs import FolderStore, ResultStore, open_output
-from modelyard.benchmarks.records.program import MeasureError
-from modelyard.benchmarks.records.values import LARGEST_FILE, LatencySpread, MeasuredRun, MeasuredServer, Output
-from modelyard.benchmarks.jobs.world import benchmark
+from modelyard.benchmarks.records import LARGEST_FILE, LatencySpread, MeasuredRun, MeasuredServer, MeasureError, Output
 
 RUN, RUNS, SUMMARY, HISTORY, TRENDS = "run.json", "runs", "summary.csv", "history", "trends"
 _MOST_IN_TREND = 60
@@ -73,7 +72,7 @@ def ordered(name: str, records: Iterable[RunRecord]) -> BenchmarkResults:
 
 def summarize(store: ResultStore, folder: str, which: str) -> None:
     """Write table and pictures of all runs in a folder, add the one that is named to the history, draw its trend."""
-    from modelyard.benchmarks.records.charts import draw, trend
+    from modelyard.benchmarks.records import draw, trend
 
     record = _record(store.read(f"{folder}/{RUNS}/{which}/{RUN}"))
     moment = re.sub(r"[^A-Za-z0-9-]", "", record.run.started)[:20]

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from modelyard.benchmarks.records.program import InvalidMeasurement, request_parameters
 from modelyard.benchmarks.records.token_limits import FEWEST_OUTPUT_TOKENS, MOST_TOKENS
 from modelyard.benchmarks.records.values import Measurement
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.storage.uri import (
+from modelyard.models.storage import (
     Bucket,
     ClaimFolder,
+    FetchError,
     GitHubRelease,
     LocalFolder,
     StorageURI,
@@ -24,9 +24,8 @@ from modelyard.models.storage.uri import (
     is_account,
     parse,
 )
-from modelyard.resources.ome.benchmarks import SCENARIO_PATTERN, SCENARIOS_OF_TASK
-from modelyard.workloads.rendering.files import check_claim
-from modelyard.workloads.rendering.values import Refusal
+from modelyard.resources.ome import SCENARIO_PATTERN, SCENARIOS_OF_TASK
+from modelyard.workloads.rendering import Refusal, check_claim
 
 LONGEST_KEY: Final = 1024
 """Bytes of an object's key in S3, Google and Oracle storage."""

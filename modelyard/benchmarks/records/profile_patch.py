@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from modelyard.autoscaling.fleet.provenance import NAMES, PROVENANCE
-from modelyard.autoscaling.sizing.fit import Fit, FitError, Parameter
+from modelyard.autoscaling.fleet import NAMES, PROVENANCE
+from modelyard.autoscaling.sizing import Fit, FitError, Parameter
 
 
 def patch(

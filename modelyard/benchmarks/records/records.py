@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.benchmarks.records.program import BATCHED, FOLDER, MeasureError, refuse_constant, without
-from modelyard.benchmarks.records.values import FASTEST_TOKEN, LARGEST_FILE, MOST, LatencySpread, MeasuredRun, Measurement
+from modelyard.benchmarks.records.values import (
+    FASTEST_TOKEN,
+    LARGEST_FILE,
+    MOST,
+    LatencySpread,
+    MeasuredRun,
+    Measurement,
+)
 
 METADATA = "experiment_metadata.json"
 IMPLAUSIBLE, BUFFERED = "ImplausibleResult", "StreamBuffered"

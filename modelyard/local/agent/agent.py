@@ -24,7 +24,7 @@ from modelyard.local.agent.records import ContainerRecord, PodRecord, RecordStor
 from modelyard.local.agent.services import Services
 from modelyard.local.agent.volumes import keep_claims
 from modelyard.local.settings import AgentSettings
-from modelyard.objects.kinds import CONFIG_MAPS, PODS, SERVICES, ResourceType
+from modelyard.objects import CONFIG_MAPS, PODS, SERVICES, ResourceType
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from modelyard.cluster import Cluster, ClusterError, NotFound, Object
 from modelyard.local.agent.volumes import relocated
 from modelyard.local.paths import cache_dir
 from modelyard.local.processes import python_path_environment
-from modelyard.objects.kinds import CONFIG_MAPS, SECRETS
+from modelyard.objects import CONFIG_MAPS, SECRETS
 
 _HERE = re.compile(r"(?<![\w.:-])(?:127\.0\.0\.1|localhost)(?=:(\d+)(?!\d))")
 _ANYWHERE = re.compile(r"(?<![\w.:-])0\.0\.0\.0(?![\w.])")

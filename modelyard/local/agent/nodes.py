@@ -20,7 +20,7 @@ from modelyard.local.agent.status import timestamp
 from modelyard.local.paths import LocalClusterError
 from modelyard.local.settings import NodeGroup
 from modelyard.local.state import now
-from modelyard.objects.kinds import LEASES, NODES
+from modelyard.objects import LEASES, NODES
 
 logger = logging.getLogger(__name__)
 

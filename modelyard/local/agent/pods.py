@@ -23,7 +23,7 @@ from modelyard.local.agent.status import ContainerView, pod_status
 from modelyard.local.agent.volumes import CannotMount, PodVolumes
 from modelyard.local.settings import AgentSettings
 from modelyard.local.state import now
-from modelyard.objects.kinds import PODS
+from modelyard.objects import PODS
 
 logger = logging.getLogger(__name__)
 

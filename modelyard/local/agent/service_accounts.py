@@ -11,8 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from modelyard.cluster import Cluster, Object
-from modelyard.cluster.transport import ApiRequest
+from modelyard.cluster import ApiRequest, Cluster, Object
 from modelyard.local.certificates import kubeconfig
 
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from modelyard.cluster import Object
 from modelyard.local.paths import write_atomically
-from modelyard.objects.parse import condition
+from modelyard.objects import condition
 from modelyard.ports import find_holder
 
 logger = logging.getLogger(__name__)

@@ -23,8 +23,13 @@ from pathlib import Path
 
 from modelyard.cluster import AlreadyExists, Cluster, ClusterError, Invalid, NotFound, Object
 from modelyard.local.agent.service_accounts import ACCOUNT_PATH, credential_files, request_token
-from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, SECRETS
-from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
+from modelyard.objects import (
+    CONFIG_MAPS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    SECRETS,
+    TERMINATION_MESSAGE_BYTES,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from urllib3.exceptions import HTTPError
 from modelyard.local.binaries import store
 from modelyard.local.binaries.store import Stages
 from modelyard.local.paths import BinaryNotFound
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.sources.http import CHUNK, HttpPool
+from modelyard.models.sources import CHUNK, HttpPool
+from modelyard.models.storage import FetchError
 
 _PROBE_TIMEOUT = 3.0
 _READ_TIMEOUT = 60.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from modelyard import __version__
 from modelyard.local.components import control_plane, prometheus
-from modelyard.local.components.spec import ClusterContext, ComponentSpec, http_ok
+from modelyard.local.components.spec import ClusterContext, ComponentSpec, NotReady, http_ok
 from modelyard.local.paths import write_atomically
 from modelyard.local.processes import python_path_environment
 from modelyard.local.settings import AgentSettings, Component

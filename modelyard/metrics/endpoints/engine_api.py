@@ -14,8 +14,8 @@ import aiohttp
 from yarl import URL
 
 from modelyard.metrics.endpoints.bounded_connection import read_body
-from modelyard.metrics.vocabulary.vocabulary import MODELS_PATH
-from modelyard.objects.limits import LONGEST_MODEL_NAME
+from modelyard.metrics.vocabulary import MODELS_PATH
+from modelyard.objects import LONGEST_MODEL_NAME
 
 MODELS_BYTES = 1 << 18
 """Bytes of a list of models: vLLM needs 600 for each."""

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from modelyard.fairness import by_owner, divide, interleave
-from modelyard.metrics.vocabulary.pages import Page, Scrape, parse
+from modelyard.metrics.vocabulary import Page, Scrape, parse
 
 if TYPE_CHECKING:
     import aiohttp

@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from modelyard.backoff import Backoff
-from modelyard.objects.urls import bare, describe_url_problem
+from modelyard.objects import bare, describe_url_problem
 
 if TYPE_CHECKING:
     import requests

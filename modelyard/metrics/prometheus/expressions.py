@@ -16,12 +16,9 @@ from typing import Self, TypeVar
 
 from modelyard.fairness import interleave
 from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusTimeout, Sample
-from modelyard.metrics.vocabulary.queries import Answers, Expression
-from modelyard.metrics.vocabulary.scope import scoped
-from modelyard.metrics.vocabulary.values import Allowed
-from modelyard.objects import Key
-from modelyard.objects.documents import shown
-from modelyard.resources.annotations import WAKE_QUERY
+from modelyard.metrics.vocabulary import Allowed, Answers, Expression, scoped
+from modelyard.objects import Key, shown
+from modelyard.resources import WAKE_QUERY
 
 _T = TypeVar("_T")
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, Sample, Series
-from modelyard.metrics.vocabulary.queries import SIZES, mean_sizes, offered_load
-from modelyard.metrics.vocabulary.values import ModelLoad
+from modelyard.metrics.vocabulary import SIZES, ModelLoad, mean_sizes, offered_load
 
 Pair = tuple[str, str]
 """(namespace, model)"""

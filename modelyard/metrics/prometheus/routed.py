@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from modelyard.metrics.prometheus.client import Prometheus
-from modelyard.metrics.vocabulary.queries import quoted
-from modelyard.metrics.vocabulary.values import RoutedRequests
+from modelyard.metrics.vocabulary import RoutedRequests, quoted
 from modelyard.objects import Key
 
 REQUESTS, FIRST_TOKEN = "kthena_router_requests_total", "kthena_router_time_to_first_token_seconds_bucket"

@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from modelyard.metrics.prometheus.client import Prometheus, Sample
-from modelyard.metrics.vocabulary.queries import BY_POD, METRIC, duration, each, namespace_matcher, ratios
 from modelyard.metrics.prometheus.signals import by_pod
-from modelyard.metrics.vocabulary.values import ServedRequests
-from modelyard.metrics.vocabulary.vocabulary import Signal
+from modelyard.metrics.vocabulary import (
+    BY_POD,
+    METRIC,
+    ServedRequests,
+    Signal,
+    duration,
+    each,
+    namespace_matcher,
+    ratios,
+)
 
 FAILED = "abort|error"
 """Reasons for which engines say that a request ended without its answer."""

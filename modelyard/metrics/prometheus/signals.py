@@ -15,32 +15,32 @@ from types import MappingProxyType
 
 from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, Sample
 from modelyard.metrics.prometheus.loads import LoadHistory, Pair, model_of
-from modelyard.metrics.vocabulary.queries import (
+from modelyard.metrics.vocabulary import (
+    ENGINES,
     GATEWAY,
     GATEWAY_BYTES,
     LOAD,
     QUEUE_BYTES,
     SIZES,
-    finished_over,
-    fleet_queries,
-    gateway_waiting,
-    offered_load,
-    performance_queries,
-    seen_over,
-    size_queries,
-)
-from modelyard.metrics.vocabulary.values import (
     Buckets,
     ModelLoad,
     Over,
     PodMeasures,
     PodPerformance,
     PodSignal,
+    Signal,
     Signals,
     SizeBuckets,
+    finished_over,
+    fleet_queries,
+    gateway_waiting,
+    offered_load,
+    performance_queries,
+    ranks,
+    seen_over,
+    size_queries,
     with_errors,
 )
-from modelyard.metrics.vocabulary.vocabulary import ENGINES, Signal, ranks
 
 PodKey = tuple[str, str, str]
 """(namespace, pod, model)"""

@@ -12,7 +12,7 @@ from collections import deque
 from functools import lru_cache
 
 from modelyard.metrics.vocabulary.queries import quoted
-from modelyard.objects.documents import shown
+from modelyard.objects import shown
 
 LABEL = "namespace"
 """By which Prometheus says where it scraped a series."""

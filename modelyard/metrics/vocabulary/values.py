@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from modelyard.metrics.vocabulary.vocabulary import Join, Signal
-from modelyard.objects import Key
-from modelyard.objects.documents import few
+from modelyard.objects import Key, few
 
 
 class Allowed(StrEnum):

@@ -7,7 +7,6 @@ from typing import Any
 
 from modelyard.models.delivery import jobs
 from modelyard.models.delivery.clearing import tidy
-from modelyard.models.detection import Facts, fill
 from modelyard.models.delivery.jobs import CHECK, FETCH, REMOVE
 from modelyard.models.delivery.legs import (
     FAILED,
@@ -26,11 +25,12 @@ from modelyard.models.delivery.legs import (
     told,
 )
 from modelyard.models.delivery.running import ModelJob, Task
-from modelyard.models.storage.uri import LocalFolder
 from modelyard.models.delivery.world import Delivered, ReportEntry, has_files
+from modelyard.models.detection import Facts, fill
+from modelyard.models.storage import LocalFolder
 from modelyard.objects import Key
-from modelyard.reconcile.plans.plan import HandOver, Presence
-from modelyard.resources.ome.models import BaseModelSpec
+from modelyard.reconcile.plans import HandOver, Presence
+from modelyard.resources.ome import BaseModelSpec
 
 SOON = 30.0
 """Seconds for which a run stays for the next attempt."""

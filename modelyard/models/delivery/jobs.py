@@ -14,19 +14,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.models.delivery import names
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.delivery.running import MODEL, WORK, Task
-from modelyard.models.storage.settings import CA_FILE, CONFIG_MAP, DeliverySettings
-from modelyard.models.storage.transfer_rate import time_limit
-from modelyard.models.storage.uri import Bucket, ClaimFolder, HubModel, LocalFolder, VendorModel, check_bucket
 from modelyard.models.delivery.world import ModelNode, StoredModel, has_files
-from modelyard.objects import Key
-from modelyard.objects.documents import shown
-from modelyard.objects.kinds import JOBS
-from modelyard.objects.parse import REQUIRED
-from modelyard.reconcile.plans.plan import HandOver
-from modelyard.reconcile.plans.reach import NOT_PERMITTED
-from modelyard.resources.ome.models import BaseModelSpec
+from modelyard.models.storage import (
+    CA_FILE,
+    CONFIG_MAP,
+    Bucket,
+    ClaimFolder,
+    DeliverySettings,
+    FetchError,
+    HubModel,
+    LocalFolder,
+    VendorModel,
+    check_bucket,
+    time_limit,
+)
+from modelyard.objects import JOBS, REQUIRED, Key, shown
+from modelyard.reconcile.plans import NOT_PERMITTED, HandOver
+from modelyard.resources.ome import BaseModelSpec
 
 FETCH, CHECK, REMOVE = "fetch", "check", "remove"
 REPORT = "/dev/termination-log"

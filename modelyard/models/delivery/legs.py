@@ -14,16 +14,12 @@ from enum import StrEnum
 from typing import Any
 
 from modelyard.backoff import Backoff
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.delivery.jobs import Goal
 from modelyard.models.delivery.running import JobOutcome, ModelJob, ModelPod
-from modelyard.models.storage.settings import CONFIG_MAP, DeliverySettings
-from modelyard.models.storage.uri import overlap, parse
 from modelyard.models.delivery.world import Delivered, ModelNode, ReportEntry, StoredModel, TransferProgress, has_files
-from modelyard.objects import Key
-from modelyard.objects.documents import amount
-from modelyard.objects.kinds import JOBS
-from modelyard.reconcile.plans.plan import Child, HandOver, Presence, Store
+from modelyard.models.storage import CONFIG_MAP, DeliverySettings, FetchError, overlap, parse
+from modelyard.objects import JOBS, Key, amount
+from modelyard.reconcile.plans import Child, HandOver, Presence, Store
 
 GRACE = 300.0
 """Seconds for which failures that may pass by themselves are not told as such."""

@@ -13,15 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from modelyard.models.delivery import bringing
-from modelyard.models.delivery import clearing
-from modelyard.models.delivery import jobs
-from modelyard.models.delivery import legs
-from modelyard.models.delivery import names
-from modelyard.models.delivery import running
-from modelyard.models.storage import settings
-from modelyard.models.delivery import story
-from modelyard.models.delivery import world
+from modelyard.models.delivery import bringing, clearing, jobs, legs, names, running, story, world
 from modelyard.models.delivery.legs import Leg, NodeStage, Site, Wish
 from modelyard.models.delivery.placement import (
     Exclusion,
@@ -30,7 +22,6 @@ from modelyard.models.delivery.placement import (
     exclusion_by_labels,
 )
 from modelyard.models.delivery.running import MODEL, ModelJob, ModelPod
-from modelyard.models.storage.settings import DeliverySettings
 from modelyard.models.delivery.world import (
     CHECKED,
     ModelClaim,
@@ -40,13 +31,22 @@ from modelyard.models.delivery.world import (
     StoredModel,
     TransferProgress,
 )
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.kinds import CONFIG_MAPS, JOBS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
-from modelyard.objects.parse import epoch
-from modelyard.reconcile.plans.plan import LOOK_UPS, Mark, Plan, PlanStep, StepId, StepPhase, Want, World, wish_of
-from modelyard.reconcile.plans.steps import with_steps
-from modelyard.reconcile.plans.write_rules import WriteRules
-from modelyard.resources.ome.models import FineTunedWeightSpec
+from modelyard.models.storage import DeliverySettings, settings
+from modelyard.objects import CONFIG_MAPS, JOBS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS, Key, ResourceType, epoch
+from modelyard.reconcile.plans import (
+    LOOK_UPS,
+    Mark,
+    Plan,
+    PlanStep,
+    StepId,
+    StepPhase,
+    Want,
+    World,
+    WriteRules,
+    wish_of,
+    with_steps,
+)
+from modelyard.resources.ome import FineTunedWeightSpec
 
 REPORTS, SETTINGS = "model-reports", "model-settings"
 MOST_AT_ONCE = 50

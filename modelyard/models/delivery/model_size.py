@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from modelyard.models.detection import Facts, parse_size
-from modelyard.objects.documents import cut, printable
+from modelyard.objects import cut, printable
 
 SMALLEST = 1000
 """Parameters: a plain number below it has lost its unit."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.limits import LONGEST_NAME
-from modelyard.resources.ome.models import BaseModel, ClusterBaseModel, FineTunedWeight
+from modelyard.objects import LONGEST_NAME, Key, ResourceType
+from modelyard.resources.ome import BaseModel, ClusterBaseModel, FineTunedWeight
 
 BASE_MODELS = ResourceType.of_resource(BaseModel)
 CLUSTER_BASE_MODELS = ResourceType.of_resource(ClusterBaseModel)

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from modelyard.objects.documents import cut, few, items_of, mapping
-from modelyard.objects.parse import REQUIRED, required_terms
+from modelyard.objects import REQUIRED, cut, few, items_of, mapping, required_terms
 
 MOST_EXPRESSIONS, MOST_VALUES = 100, 1000
 """Of an affinity, in all: each is looked at for every node."""

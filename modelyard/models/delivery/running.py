@@ -9,11 +9,8 @@ from pydantic import Field, ValidationError
 
 from modelyard.models.delivery import names
 from modelyard.models.delivery.world import Noted, Object, Text
-from modelyard.objects import Key
-from modelyard.objects.documents import cut, printable
-from modelyard.objects.limits import LONGEST_PROBLEM
-from modelyard.objects.parse import condition, epoch, key_of, required_terms, texts
-from modelyard.reconcile.plans.plan import MISSING
+from modelyard.objects import LONGEST_PROBLEM, Key, condition, cut, epoch, key_of, printable, required_terms, texts
+from modelyard.reconcile.plans import MISSING
 
 MODEL = "modelyard.dev/model"
 """Label of what is made for a model."""

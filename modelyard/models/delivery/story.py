@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from modelyard.models.detection import Facts, fill
 from modelyard.models.delivery.legs import Leg, NodeStage, Wish
 from modelyard.models.delivery.model_size import size_of
-from modelyard.models.storage.storage_parameters import storage_warnings
 from modelyard.models.delivery.world import FILLED, LIFECYCLE, LIFECYCLES, ReportEntry, StoredModel
-from modelyard.objects import Condition, Notice
-from modelyard.objects.documents import counted, cut, few, mapping, printable
-from modelyard.reconcile.plans.plan import Plan, Status
-from modelyard.reconcile.plans.spec_warning import with_spec_warning
-from modelyard.reconcile.plans.status import status_plan
-from modelyard.resources.ome.models import BaseModelSpec
+from modelyard.models.detection import Facts, fill
+from modelyard.models.storage import storage_warnings
+from modelyard.objects import Condition, Notice, counted, cut, few, mapping, printable
+from modelyard.reconcile.plans import Plan, Status, status_plan, with_spec_warning
+from modelyard.resources.ome import BaseModelSpec
 
 RESOLVED, DOWNLOADED, DETECTED = "Resolved", "Downloaded", "MetadataDetected"
 READY, ALL_READY, DISABLED = "Ready", "AllNodesReady", "Disabled"

@@ -14,19 +14,24 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from modelyard.models.delivery import names
-from modelyard.models.delivery import placement
+from modelyard.models.delivery import names, placement
 from modelyard.models.detection import SKIP_ANNOTATIONS
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.storage.storage_parameters import source_uri
-from modelyard.models.storage.uri import ClaimFolder, LocalFolder, StorageURI, VendorModel
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut, mapping
-from modelyard.objects.limits import LONGEST_PROBLEM
-from modelyard.objects.parse import condition, epoch, key_of, stored_status, texts
-from modelyard.reconcile.plans.plan import OfSubject, Subject
+from modelyard.models.storage import ClaimFolder, FetchError, LocalFolder, StorageURI, VendorModel, source_uri
+from modelyard.objects import (
+    LONGEST_PROBLEM,
+    Key,
+    ResourceType,
+    condition,
+    cut,
+    epoch,
+    key_of,
+    mapping,
+    stored_status,
+    texts,
+)
+from modelyard.reconcile.plans import OfSubject, Subject
 from modelyard.resources import ClusterBaseModel, FineTunedWeight, ResourceInvalid
-from modelyard.resources.ome.models import BaseModel as BaseModelResource, BaseModelSpec, FineTunedWeightSpec
+from modelyard.resources.ome import BaseModel as BaseModelResource, BaseModelSpec, FineTunedWeightSpec
 
 Object = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modelyard.models.detection.defaults import DEFAULTS, INNER_TYPES
-from modelyard.objects.documents import mapping as mapping
+from modelyard.objects import mapping as mapping
 
 _NESTED = (
     *("thinker_config", "text_config", "llm_config", "language_config", "language_model_config", "lm_config"),

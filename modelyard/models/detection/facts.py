@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from modelyard.models.detection.sizes import bytes_text, size_text
-from modelyard.objects.documents import cut, printable
+from modelyard.objects import cut, printable
 
 if TYPE_CHECKING:
-    from modelyard.resources.ome.models import BaseModelSpec, ModelFormat, ModelFrameworkSpec
+    from modelyard.resources.ome import BaseModelSpec, ModelFormat, ModelFrameworkSpec
 
 MAX_JSON = 2048
 """Bytes of ``Facts.to_json`` at most: half of what Kubernetes keeps of a container's last words."""
@@ -141,7 +141,7 @@ def fill(spec: BaseModelSpec, facts: Facts) -> BaseModelSpec:
     A version is only filled in beside the name that it belongs to. A quantization is one of the published words: what
     is unquantized to the published selection stays so here.
     """
-    from modelyard.resources.ome.models import ModelFormat, ModelFrameworkSpec  # much to import, where it is not needed
+    from modelyard.resources.ome import ModelFormat, ModelFrameworkSpec
 
     detected: dict[str, Any] = {
         "model_type": facts.model_type,

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modelyard.models.detection.gguf import MAX_ELEMENTS, GgufError, as_config, quantization_label, read_gguf
-from modelyard.models.storage.weight_sets import choose_weights
-from modelyard.objects.documents import shown
+from modelyard.models.storage import choose_weights
+from modelyard.objects import shown
 
 MAX_CONFIG = 4 * 2**20
 """Bytes of a configuration; the largest of known models have a few hundred kilobytes."""

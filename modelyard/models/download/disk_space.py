@@ -11,12 +11,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from modelyard.models.storage.beneath import folders_above
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.download.pace import DiskLimits, Pace
-from modelyard.models.sources import SourceFile
 from modelyard.models.download.store import NodeStore
-from modelyard.objects.documents import amount
+from modelyard.models.sources import SourceFile
+from modelyard.models.storage import FetchError, folders_above
+from modelyard.objects import amount
 
 SPARE = 0.10
 """Bytes that must be free beyond those still to come, as a share of all."""

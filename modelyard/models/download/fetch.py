@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.models.download.disk_space import DiskReservation
-from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.download.journal import PartsJournal
 from modelyard.models.download.pace import Pace, WatchedThreads, one_by_one
-from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
 from modelyard.models.download.store import EXPECTED, FileManifest, Kept, NodeStore, storage_error
-from modelyard.models.storage.transfer_rate import time_limit
+from modelyard.models.sources import Chunk, Listing, ModelSource, RangesIgnored, SourceFile
+from modelyard.models.storage import FetchError, time_limit, unavailable
 
 TRIES = 3
 """How often a file that arrives with another checksum is fetched."""

@@ -12,10 +12,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from modelyard.models.storage.beneath import folders_above, parts
-from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.sources import SourceFile
-from modelyard.models.storage.weight_sets import NoSuchWeights, choose_weights
+from modelyard.models.storage import FetchError, NoSuchWeights, choose_weights, folders_above, parts, unavailable
 
 MOST_FOLDERS = 32
 """Folders above a file; each one takes an inode."""

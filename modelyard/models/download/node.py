@@ -18,17 +18,14 @@ from pydantic import Field
 
 from modelyard import __version__
 from modelyard.models.download.disk_space import DiskReservation
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.download.fetch import Download
 from modelyard.models.download.filters import FileRules, choose
 from modelyard.models.download.pace import Limits, Pace
 from modelyard.models.download.source_access import list_files, prove_access
-from modelyard.models.sources import Credentials, ModelSource, open_source
 from modelyard.models.download.store import HOME, FileManifest, InUse, ModelRecord, NodeStore, digest_of
-from modelyard.models.storage.uri import ClaimFolder, LocalFolder, VendorModel, parse
-from modelyard.objects.cli_marker import Cli
-from modelyard.objects.documents import counted, printable
-from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
+from modelyard.models.sources import Credentials, ModelSource, open_source
+from modelyard.models.storage import ClaimFolder, FetchError, LocalFolder, VendorModel, parse
+from modelyard.objects import TERMINATION_MESSAGE_BYTES, Cli, counted, printable
 
 LONGEST_WAIT = 86_400.0
 """Seconds: no source is left alone for longer, whatever it asks for."""

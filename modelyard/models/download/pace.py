@@ -13,11 +13,9 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from modelyard.backoff import Backoff
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources import Chunk
-from modelyard.models.storage.transfer_rate import REQUEST_BYTES, TransferWindow
-from modelyard.objects.cli_marker import Cli
-from modelyard.objects.documents import amount
+from modelyard.models.storage import REQUEST_BYTES, FetchError, TransferWindow
+from modelyard.objects import Cli, amount
 
 T = TypeVar("T")
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.download.pace import Pace, WatchedThreads, one_by_one
 from modelyard.models.sources import Listing, ModelSource, RangesIgnored, SourceFile
-from modelyard.models.storage.transfer_rate import time_limit
+from modelyard.models.storage import FetchError, time_limit, unavailable
 
 T = TypeVar("T")
 

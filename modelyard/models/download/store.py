@@ -32,10 +32,8 @@ from typing import Any
 
 import orjson
 
-from modelyard.models.storage.beneath import Beneath, parts
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources import Listing, SourceFile
-from modelyard.models.storage.uri import overlap
+from modelyard.models.storage import Beneath, FetchError, overlap, parts
 
 HOME = ".modelyard"
 EXPECTED = "expected"

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.cluster import Cluster, NotFound
-from modelyard.models.delivery.story import RESOLVED
-from modelyard.models.delivery.world import NUDGE
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.parse import condition
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
+from modelyard.models.delivery import NUDGE, RESOLVED
+from modelyard.objects import Key, ResourceType, condition
+from modelyard.reconcile.plans import ObjectResult, ResultState
 
 
 class NoSuchModel(ValueError):

@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.cluster import Cluster, Invalid, NotFound
-from modelyard.models.delivery.legs import Leg, NodeStage
-from modelyard.models.delivery.story import MOST_WORDS
-from modelyard.models.delivery.world import TransferProgress
-from modelyard.objects import Key
-from modelyard.objects.documents import amount, counted, cut
-from modelyard.objects.parse import timestamp
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
+from modelyard.models.delivery import MOST_WORDS, Leg, NodeStage, TransferProgress
+from modelyard.objects import Key, amount, counted, cut, timestamp
+from modelyard.reconcile.plans import ObjectResult, ResultState
 
 _MOST_LINES = 5
 

@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.sources.http import HttpPool
 from modelyard.models.sources.source import Credentials
-from modelyard.models.storage.uri import Bucket, check_bucket, is_region
+from modelyard.models.storage import Bucket, FetchError, check_bucket, is_region, unavailable
 
 _AMAZON = re.compile(r"(?:^|[.])s3[.-](?:[a-z0-9.-]+[.])?amazonaws[.]com(?:[.]cn)?\Z")
 """Hosts of Amazon's S3 only: other names of Amazon may belong to its customers."""

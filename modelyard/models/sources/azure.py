@@ -13,9 +13,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore
 
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources.source import Credentials
-from modelyard.models.storage.uri import Bucket
+from modelyard.models.storage import Bucket, FetchError
 
 HEADERS = {"x-ms-version": "2023-11-03"}
 """Of Azure's protocol; who asks without a version is answered as by the first there was."""

@@ -18,8 +18,6 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from modelyard.models.storage.beneath import folders_above
-from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.sources import amazon, azure, google
 from modelyard.models.sources.guard import guarded
 from modelyard.models.sources.http import ERROR_CODE, Http, Secret, of_status
@@ -32,7 +30,7 @@ from modelyard.models.sources.source import (
     bounded,
     checked_endpoint,
 )
-from modelyard.models.storage.uri import Bucket
+from modelyard.models.storage import Bucket, FetchError, folders_above, unavailable
 
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 SIGNED_FOR = timedelta(hours=1)

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.sources.http import Http
 from modelyard.models.sources.source import Chunk, Listing, SourceFile
-from modelyard.models.storage.uri import GitHubRelease
+from modelyard.models.storage import FetchError, GitHubRelease, unavailable
 
 ENDPOINT = "https://api.github.com"
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import urllib3
 
-from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.sources.http import TOKEN_LIMIT
 from modelyard.models.sources.source import Credentials
+from modelyard.models.storage import FetchError, unavailable
 
 HOST = "storage.googleapis.com"
 _METADATA_HOST = "metadata.google.internal"

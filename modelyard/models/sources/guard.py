@@ -11,10 +11,10 @@ from typing import Any
 
 import urllib3
 
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources.http import CHUNK, HttpPool
 from modelyard.models.sources.proxies import read_proxy
 from modelyard.models.sources.source import ListingBudget, check_address, check_host
+from modelyard.models.storage import FetchError
 
 _HOP = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "te", "upgrade"})
 _SILENCE = 60.0

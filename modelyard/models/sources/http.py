@@ -15,9 +15,9 @@ from urllib.parse import urljoin, urlsplit
 
 import urllib3
 
-from modelyard.models.storage.errors import FetchError, unavailable
 from modelyard.models.sources.proxies import read_proxy
 from modelyard.models.sources.source import RangesIgnored, check_address, check_host
+from modelyard.models.storage import FetchError, unavailable
 
 CHUNK = 1 << 20
 TOKEN_LIMIT = 1 << 20

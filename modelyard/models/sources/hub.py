@@ -16,7 +16,6 @@ from huggingface_hub import HfApi, hf_hub_url, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 
-from modelyard.models.storage.errors import unavailable
 from modelyard.models.sources.http import Http, of_status, retry_after
 from modelyard.models.sources.proxies import HttpsProxy, read_proxy
 from modelyard.models.sources.source import (
@@ -28,7 +27,7 @@ from modelyard.models.sources.source import (
     check_address,
     check_host,
 )
-from modelyard.models.storage.uri import HubModel
+from modelyard.models.storage import HubModel, unavailable
 
 ENDPOINT = "https://huggingface.co"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
-from modelyard.models.storage.errors import FetchError, unavailable
+from modelyard.models.storage import FetchError, unavailable
 
 _VARIABLES = ("https_proxy", "HTTPS_PROXY")
 _EXCEPTIONS = ("no_proxy", "NO_PROXY")

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from modelyard.models.storage.errors import FetchError, unavailable
-from modelyard.models.storage.uri import Bucket, GitHubRelease, HubModel, StorageURI
-from modelyard.objects.urls import describe_url_problem
+from modelyard.models.storage import Bucket, FetchError, GitHubRelease, HubModel, StorageURI, unavailable
+from modelyard.objects import describe_url_problem
 
 Chunk = bytes | memoryview
 """Some bytes of a file, as they arrived; they hold until the next are asked for."""
@@ -248,7 +247,7 @@ _TRANSLATED = IPv6Network("64:ff9b::/96")
 
 
 def _check_name(host: str, public: bool) -> None:
-    from modelyard.models.storage.settings import internal
+    from modelyard.models.storage import internal
 
     name = host.lower().rstrip(".")
     if name in _METADATA_NAMES:

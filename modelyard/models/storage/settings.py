@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from modelyard.objects.documents import DocumentError, first_fault, parse_document
-from modelyard.objects.urls import describe_url_problem
-from modelyard.reconcile.plans.plan import Want, settings_wanted
+from modelyard.objects import DocumentError, describe_url_problem, first_fault, parse_document
+from modelyard.reconcile.plans import Want, settings_wanted
 
 CONFIG_MAP = "modelyard-models"
 KEY, CA_FILE = "settings", "ca.crt"

@@ -13,8 +13,8 @@ from typing import Final
 
 from modelyard.models.storage.errors import FetchError
 from modelyard.models.storage.uri import GitHubRelease, HubModel, StorageURI, parse
-from modelyard.objects.documents import few, mapping, shown
-from modelyard.resources.ome.models import StorageSpec
+from modelyard.objects import few, mapping, shown
+from modelyard.resources.ome import StorageSpec
 
 BUCKETS: Final = frozenset({"s3", "obs", "oci", "gs", "az"})
 """Kinds of source that are buckets."""

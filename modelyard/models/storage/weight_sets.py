@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from modelyard.objects.documents import amount, counted, few, printable
+from modelyard.objects import amount, counted, few, printable
 
 FORMATS = (
     *("safetensors", "pytorch", "consolidated", "gguf", "flax", "tensorflow", "checkpoint", "nemo", "rust", "mlx"),

@@ -9,19 +9,17 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from modelyard.benchmarks.jobs.targets import is_of_namespace
+from modelyard.benchmarks.jobs import is_of_namespace
 from modelyard.cluster import Cluster, Forbidden, NotFound
-from modelyard.engine.config import EngineConfig
-from modelyard.metrics.endpoints.engine_api import model_names, request_models
-from modelyard.objects.documents import cut, mapping
-from modelyard.objects.kinds import DEPLOYMENTS, SERVICES
-from modelyard.onboarding.planning.progress import OnboardStanding
-from modelyard.onboarding.planning.report import LoadCheck, load_check
-from modelyard.replay.backtest.steady import steady, steady_load
-from modelyard.traffic.clients.replay import Replay, ReplaySettings, columns, open_session
-from modelyard.traffic.router import Endpoint
-from modelyard.traffic.traces.trace import Trace
-from modelyard.workloads.rendering.names import ENGINE, component
+from modelyard.engine import EngineConfig
+from modelyard.metrics.endpoints import model_names, request_models
+from modelyard.objects import DEPLOYMENTS, SERVICES, cut, mapping
+from modelyard.onboarding.planning import LoadCheck, OnboardStanding, load_check
+from modelyard.replay.backtest import steady, steady_load
+from modelyard.traffic import Endpoint
+from modelyard.traffic.clients import Replay, ReplaySettings, columns, open_session
+from modelyard.traffic.traces import Trace
+from modelyard.workloads.rendering import ENGINE, component
 
 SHOWN = 200
 """Characters that are shown of a URL in a status."""

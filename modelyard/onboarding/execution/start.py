@@ -5,21 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import chain
 
-from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, RE_RUN
+from modelyard.benchmarks.jobs import BENCHMARK_JOBS, RE_RUN
 from modelyard.cluster import AlreadyExists, Cluster, Forbidden, Object
-from modelyard.models.delivery.names import BASE_MODELS
-from modelyard.models.storage.uri import ClaimFolder, parse
-from modelyard.models.delivery.world import NUDGE, claim
-from modelyard.objects import ResourceType
-from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS
-from modelyard.onboarding.planning import objects
-from modelyard.onboarding.planning.lifecycle import MEMORY
-from modelyard.onboarding.planning.plan import name_of
-from modelyard.onboarding.planning.progress import OnboardMemory, objects_of_steps
+from modelyard.models.delivery import BASE_MODELS, NUDGE, claim
+from modelyard.models.storage import ClaimFolder, parse
+from modelyard.objects import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, ResourceType
+from modelyard.onboarding.planning import MEMORY, OnboardMemory, name_of, objects, objects_of_steps
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.kernel.fence import take
-from modelyard.reconcile.plans.memory import parse_memory, render_memory
-from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
+from modelyard.reconcile.kernel import take
+from modelyard.reconcile.plans import parse_memory, render_memory
+from modelyard.workloads.roll_out import INFERENCE_SERVICES
 
 
 class OnboardRefused(Exception):

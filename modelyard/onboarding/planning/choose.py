@@ -13,23 +13,29 @@ from math import ceil, inf
 
 import numpy as np
 
-from modelyard.autoscaling.mixing.covering import cover
-from modelyard.autoscaling.mixing.model import Demand, Option
-from modelyard.autoscaling.fleet.provenance import NAMES
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.sizing.answers import Targets
-from modelyard.autoscaling.sizing.chain import analyse
-from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit
-from modelyard.autoscaling.sizing.percentile import ttft_percentile
-from modelyard.autoscaling.sizing.profiles import Profiles
-from modelyard.autoscaling.sizing.sizes import size
-from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
-from modelyard.autoscaling.sizing.within import NEAREST
-from modelyard.autoscaling.variants.slo.aim import HOPELESS
-from modelyard.autoscaling.variants.attainment import MOST, holding_of, needed
-from modelyard.benchmarks.records.values import MeasuredRun
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.fleet import NAMES
+from modelyard.autoscaling.mixing import Demand, Option, cover
+from modelyard.autoscaling.sizing import (
+    NEAREST,
+    Fit,
+    FitError,
+    Point,
+    Profiles,
+    Speed,
+    Targets,
+    analyse,
+    fit,
+    per_request,
+    size,
+    sizes_of,
+    ttft_percentile,
+)
+from modelyard.autoscaling.variants import MOST, holding_of, needed
+from modelyard.autoscaling.variants.slo import HOPELESS
+from modelyard.benchmarks.records import MeasuredRun
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
-from modelyard.replay.fitting.engine_fit import FittedProfile, fit_profile
+from modelyard.replay.fitting import FittedProfile, fit_profile
 
 MOST_STEPS = 4e4
 """Of engines for one replay of a candidate's runs: seconds of work, a minute at most. More leave it unknown."""

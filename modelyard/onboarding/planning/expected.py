@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from modelyard.autoscaling.fleet.fleet import SLOSpec
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.variants.classes import ServiceClasses
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.fleet import SLOSpec
+from modelyard.autoscaling.variants import ServiceClasses
 from modelyard.objects import Key
-from modelyard.traffic.traces.trace import Trace
+from modelyard.traffic.traces import Trace
 
 MINUTE = 60.0
 

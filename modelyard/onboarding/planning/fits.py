@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from modelyard.autoscaling.fleet.accelerators import product_of, short_name
+from modelyard.autoscaling.fleet import product_of, short_name
 from modelyard.models.detection import fit
-from modelyard.objects import Node
-from modelyard.objects.accelerators import count
-from modelyard.objects.documents import cut, printable
+from modelyard.objects import Node, count, cut, printable
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
-from modelyard.reconcile.plans.plan import World
-from modelyard.resources.ome.older_form import engine_spec
+from modelyard.reconcile.plans import World
+from modelyard.resources.ome import engine_spec
 from modelyard.runtimes import ModelView, parse_model
-from modelyard.workloads.roll_out.resolution import offered_runtimes, rank
-from modelyard.workloads.roll_out.world import OfferedRuntime
+from modelyard.workloads.roll_out import OfferedRuntime, offered_runtimes, rank
 
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 """MiB of one accelerator of a node."""

@@ -6,9 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from modelyard.autoscaling.sizing.experiment import PlannedRun, doubt, next_run, promised
-from modelyard.autoscaling.sizing.fit import FitError
-from modelyard.benchmarks.records.values import MeasuredRun
+from modelyard.autoscaling.sizing import FitError, PlannedRun, doubt, next_run, promised
+from modelyard.benchmarks.records import MeasuredRun
 from modelyard.onboarding.planning.choose import fitted
 from modelyard.onboarding.request import OnboardRequest
 

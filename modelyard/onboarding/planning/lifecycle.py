@@ -8,25 +8,39 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from modelyard.benchmarks.records.values import MeasuredRun
-from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, EnginePod, Memory as BenchmarkMemory, benchmark, engine_pod
-from modelyard.models.delivery.names import BASE_MODELS
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut
-from modelyard.objects.kinds import CONFIG_MAPS, NODES, PODS
-from modelyard.objects.parse import epoch, node
-from modelyard.onboarding.planning import objects
-from modelyard.onboarding.planning import progress
+from modelyard.benchmarks.jobs import BENCHMARK_JOBS, EnginePod, Memory as BenchmarkMemory, benchmark, engine_pod
+from modelyard.benchmarks.records import MeasuredRun
+from modelyard.models.delivery import BASE_MODELS
+from modelyard.objects import CONFIG_MAPS, NODES, PODS, Key, ResourceType, cut, epoch, node
+from modelyard.onboarding.planning import objects, progress
 from modelyard.onboarding.planning.fits import fits
 from modelyard.onboarding.planning.plan import Findings, Name, NextSteps, name_of, next_steps
-from modelyard.onboarding.planning.progress import OnboardMemory, OnboardStanding, object_of, objects_of_steps, step_phases
+from modelyard.onboarding.planning.progress import (
+    OnboardMemory,
+    OnboardStanding,
+    object_of,
+    objects_of_steps,
+    step_phases,
+)
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.plans.dispatch import child_claim
-from modelyard.reconcile.plans.memory import parse_memory, render_memory
-from modelyard.reconcile.plans.plan import CLAIM, Child, Plan, PlanStep, ServedKind, StepId, StepPhase, Subject, Want, World
-from modelyard.reconcile.plans.write_rules import WriteRules
-from modelyard.workloads.rendering.names import ENGINE, SERVICE
-from modelyard.workloads.roll_out.world import CLASSES_SERVED, INFERENCE_SERVICES, RUNTIMES_WANTED, VARIANTS, classes_wanted
+from modelyard.reconcile.plans import (
+    CLAIM,
+    Child,
+    Plan,
+    PlanStep,
+    ServedKind,
+    StepId,
+    StepPhase,
+    Subject,
+    Want,
+    World,
+    WriteRules,
+    child_claim,
+    parse_memory,
+    render_memory,
+)
+from modelyard.workloads.rendering import ENGINE, SERVICE
+from modelyard.workloads.roll_out import CLASSES_SERVED, INFERENCE_SERVICES, RUNTIMES_WANTED, VARIANTS, classes_wanted
 
 MEMORY = "modelyard.dev/onboarding-memory"
 """Annotation: what cannot be seen any more, or may look different later."""

@@ -10,15 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL
-from modelyard.autoscaling.configuration.handling import MAX_REPLICAS, MIN_REPLICAS
-from modelyard.benchmarks.records.profile_patch import patch
-from modelyard.benchmarks.jobs.world import PROBE_OF
+from modelyard.autoscaling.configuration import MAX_REPLICAS, MIN_REPLICAS
+from modelyard.autoscaling.fleet import ACCELERATOR_LABEL
+from modelyard.benchmarks.jobs import PROBE_OF
+from modelyard.benchmarks.records import patch
 from modelyard.objects import Key
 from modelyard.onboarding.planning.choose import Assessed, EngineSpeed
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
-from modelyard.workloads.rendering.components import INITIAL_REPLICAS
-from modelyard.workloads.rendering.names import ENGINE, component, fitting
+from modelyard.workloads.rendering import ENGINE, INITIAL_REPLICAS, component, fitting
 
 LABEL, DIGEST = "modelyard.dev/onboarding", "modelyard.dev/onboarding-request"
 CLASS_KEY, REQUEST_KEY = "class.yaml", "request.json"

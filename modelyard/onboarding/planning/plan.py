@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
-from modelyard.benchmarks.records.values import MeasuredRun
-from modelyard.models.delivery.legs import PERSON
-from modelyard.objects.documents import few
-from modelyard.objects.parse import condition, epoch
+from modelyard.benchmarks.records import MeasuredRun
+from modelyard.models.delivery import PERSON
+from modelyard.objects import condition, epoch, few
 from modelyard.onboarding.planning import objects
 from modelyard.onboarding.planning.choose import CandidateChoice, choose
 from modelyard.onboarding.planning.levels import first_levels, more_levels, next_level

@@ -11,10 +11,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from modelyard.onboarding.planning import objects
 from modelyard.onboarding.planning.choose import Assessed, CandidateChoice
 from modelyard.onboarding.planning.levels import certainty
-from modelyard.onboarding.planning.plan import Findings, Name, NextSteps, added, benchmarks, condition_of, name_of, ready
+from modelyard.onboarding.planning.plan import (
+    Findings,
+    Name,
+    NextSteps,
+    added,
+    benchmarks,
+    condition_of,
+    name_of,
+    ready,
+)
 from modelyard.onboarding.request import MOST_CANDIDATES, OnboardRequest, ServingCandidate
-from modelyard.reconcile.plans.memory import Seconds
-from modelyard.reconcile.plans.plan import PlanStep, StepId, StepPhase
+from modelyard.reconcile.plans import PlanStep, Seconds, StepId, StepPhase
 
 Text = Annotated[str, Field(max_length=2000)]
 

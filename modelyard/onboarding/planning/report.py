@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import yaml
 
-from modelyard.objects import Key
-from modelyard.objects.documents import counted
+from modelyard.objects import Key, counted
 from modelyard.onboarding.planning import objects
 from modelyard.onboarding.planning.choose import Assessed
 from modelyard.onboarding.planning.levels import certainty
 from modelyard.onboarding.planning.progress import OnboardMemory, OnboardStanding, outcome
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
-from modelyard.traffic.traces.latency import Results
+from modelyard.reconcile.plans import ObjectResult, ResultState
+from modelyard.traffic.traces import Results
 
 COLUMNS = ("RUNTIME", "ACCELERATOR", "REQ/S EACH", "TTFT", "ITL", "REPLICAS", "COST/H", "PER 1M TOKENS", "WHY NOT")
 MOST_FAILED = 0.01

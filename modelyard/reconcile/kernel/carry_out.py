@@ -17,15 +17,21 @@ from typing import Any
 
 from modelyard.cluster import WRITE_ATTEMPTS, AlreadyExists, Cluster, ClusterError, Conflict, Invalid, NotFound, Object
 from modelyard.fairness import interleave
-from modelyard.objects import Key, WorkloadId
-from modelyard.objects.documents import counted, cut, printable
-from modelyard.objects.kinds import SECRETS, ResourceType
-from modelyard.objects.limits import LONGEST_MESSAGE, LONGEST_NAME
-from modelyard.objects.old_servers import removal_of_added_entries
-from modelyard.objects.parse import controller_of
-from modelyard.reconcile.plans import status as statuses
+from modelyard.objects import (
+    LONGEST_MESSAGE,
+    LONGEST_NAME,
+    SECRETS,
+    Key,
+    ResourceType,
+    WorkloadId,
+    controller_of,
+    counted,
+    cut,
+    printable,
+    removal_of_added_entries,
+)
 from modelyard.reconcile.kernel.fence import Fence, NotTheWriter
-from modelyard.reconcile.plans.plan import (
+from modelyard.reconcile.plans import (
     CLAIM,
     FAILED,
     MISSING,
@@ -38,6 +44,7 @@ from modelyard.reconcile.plans.plan import (
     Ref,
     Scale,
     Subject,
+    status as statuses,
 )
 
 log = logging.getLogger(__name__)

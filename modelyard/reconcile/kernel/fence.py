@@ -8,8 +8,7 @@ from typing import Any
 
 from modelyard.cluster import Cluster, NotFound, Object
 from modelyard.objects import ResourceType
-from modelyard.reconcile.plans.dispatch import Claim
-from modelyard.reconcile.plans.plan import CLAIM, Subject
+from modelyard.reconcile.plans import CLAIM, Claim, Subject
 
 
 class NotTheWriter(Exception):

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from modelyard.cluster import Cluster, ClusterError, Forbidden, Invalid, UnknownKind
 from modelyard.fairness import interleave
-from modelyard.objects import Key
-from modelyard.objects.kinds import SECRETS
-from modelyard.reconcile.plans.plan import Presence
+from modelyard.objects import SECRETS, Key
+from modelyard.reconcile.plans import Presence
 
 MOST_LOOK_UPS = 100
 """Secrets looked up at a time, and of one namespace a fifth of them."""

@@ -25,13 +25,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, Generic, Self, TypeVar
 
-from modelyard.cluster import Cluster, ClusterError, Forbidden, Unavailable, UnknownKind
-from modelyard.cluster.objects import UNREAD, Object, WatchEvent
-from modelyard.cluster.watching import Watch
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.limits import LONGEST_PROBLEM
-from modelyard.objects.parse import key_of
-from modelyard.reconcile.plans.plan import Want
+from modelyard.cluster import (
+    UNREAD,
+    Cluster,
+    ClusterError,
+    Forbidden,
+    Object,
+    Unavailable,
+    UnknownKind,
+    Watch,
+    WatchEvent,
+)
+from modelyard.objects import LONGEST_PROBLEM, Key, ResourceType, key_of
+from modelyard.reconcile.plans import Want
 
 log = logging.getLogger(__name__)
 

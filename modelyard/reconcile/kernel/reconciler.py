@@ -18,25 +18,29 @@ from typing import Self
 from modelyard.cluster import Cluster, ClusterSettings, Holder, Lease
 from modelyard.fairness import interleave
 from modelyard.reconcile.kernel.carry_out import MOST_DEEDS, carry_out
-from modelyard.reconcile.plans.dispatch import (
+from modelyard.reconcile.kernel.fence import Fence
+from modelyard.reconcile.kernel.mirror import Mirror
+from modelyard.reconcile.kernel.survey import Survey
+from modelyard.reconcile.kernel.tell import Said, row, tell
+from modelyard.reconcile.plans import (
+    CLAIM,
     RETRIES,
     Acting,
     Dispatch,
     KnownRuns,
+    Lifecycle,
+    Plan,
+    Ref,
+    Row,
     RunFate,
     Start,
     awaited_run,
     dispatch,
     is_free,
     pause_after,
+    table,
     with_awaited_run,
 )
-from modelyard.reconcile.kernel.fence import Fence
-from modelyard.reconcile.kernel.mirror import Mirror
-from modelyard.reconcile.plans.plan import CLAIM, Lifecycle, Plan, Ref
-from modelyard.reconcile.plans.report import Row, table
-from modelyard.reconcile.kernel.survey import Survey
-from modelyard.reconcile.kernel.tell import Said, row, tell
 
 log = logging.getLogger(__name__)
 

@@ -17,17 +17,27 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from modelyard.cluster import Cluster
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import printable
+from modelyard.objects import Key, ResourceType, printable
 from modelyard.reconcile.kernel.carry_out import Outcome, carry_out, note_failure
-from modelyard.reconcile.plans.dispatch import Claim, fingerprint
 from modelyard.reconcile.kernel.fence import NotTheWriter, RunFence
 from modelyard.reconcile.kernel.look_ups import SecretLookUps
 from modelyard.reconcile.kernel.mirror import Mirror, Store
-from modelyard.reconcile.plans.plan import LOOK_UPS, Lifecycle, Plan, PlanStep, StepId, StepPhase, World
-from modelyard.reconcile.plans.steps import part_of, pending_steps, state_of
 from modelyard.reconcile.kernel.survey import adapt
 from modelyard.reconcile.kernel.tell import Said, tell
+from modelyard.reconcile.plans import (
+    LOOK_UPS,
+    Claim,
+    Lifecycle,
+    Plan,
+    PlanStep,
+    StepId,
+    StepPhase,
+    World,
+    fingerprint,
+    part_of,
+    pending_steps,
+    state_of,
+)
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from modelyard.fairness import RoundRobin, by_owner
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.kernel.look_ups import SecretLookUps
 from modelyard.reconcile.kernel.mirror import Mirror, Store
-from modelyard.reconcile.plans.plan import LOOK_UPS, Adapting, Enumerating, Lifecycle, Plan, Want, World
+from modelyard.reconcile.plans import LOOK_UPS, Adapting, Enumerating, Lifecycle, Plan, Want, World
 
 log = logging.getLogger(__name__)
 

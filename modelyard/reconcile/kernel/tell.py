@@ -14,8 +14,7 @@ from modelyard.cluster import Cluster
 from modelyard.fairness import interleave
 from modelyard.objects import Notice
 from modelyard.reconcile.kernel.carry_out import Outcome
-from modelyard.reconcile.plans.plan import Plan, Ref, Scale, Subject
-from modelyard.reconcile.plans.report import Change, Row
+from modelyard.reconcile.plans import Change, Plan, Ref, Row, Scale, Subject
 
 log = logging.getLogger(__name__)
 

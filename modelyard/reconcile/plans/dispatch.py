@@ -17,10 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from modelyard.backoff import Backoff
-from modelyard.objects import Key
-from modelyard.objects.documents import cut
-from modelyard.objects.limits import LONGEST_MESSAGE
-from modelyard.objects.parse import timestamp
+from modelyard.objects import LONGEST_MESSAGE, Key, cut, timestamp
 from modelyard.reconcile.plans.plan import CLAIM, Plan, Ref, Subject
 from modelyard.reconcile.plans.run_limits import RUNS, RunAdmission, RunLoad
 from modelyard.reconcile.plans.status import is_status_due

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from modelyard.objects.documents import first_fault
+from modelyard.objects import first_fault
 
 log = logging.getLogger(__name__)
 

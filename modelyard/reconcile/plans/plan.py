@@ -12,9 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
-from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.objects.parse import texts
+from modelyard.objects import CONFIG_MAPS, Condition, Key, Notice, ResourceType, WorkloadId, texts
 from modelyard.reconcile.plans.write_rules import NO_CHILDREN, WriteRules
 from modelyard.resources.field_effects import warning_of
 

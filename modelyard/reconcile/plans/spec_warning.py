@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from modelyard.objects import Condition, Notice
-from modelyard.objects.parse import condition
+from modelyard.objects import Condition, Notice, condition
 from modelyard.reconcile.plans.plan import Plan, Status
 
 SPEC_WARNING, FIELDS_IGNORED = "SpecWarning", "FieldsIgnored"

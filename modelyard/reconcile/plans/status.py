@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from modelyard.objects import Condition, Notice
-from modelyard.objects.documents import cut, printable
-from modelyard.objects.limits import LONGEST_MESSAGE
-from modelyard.objects.parse import epoch, timestamp
+from modelyard.objects import LONGEST_MESSAGE, Condition, Notice, cut, epoch, printable, timestamp
 from modelyard.reconcile.plans.plan import Plan, Status, Subject
 
 QUIET_SHARE = 5

@@ -40,9 +40,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelyard.replay.settings import SimulationError
-from modelyard.replay.simulation.variants import VariantSpec
-from modelyard.traffic.traces.latency import SLACK, SLO
-from modelyard.traffic.traces.trace import Trace
+from modelyard.replay.simulation import VariantSpec
+from modelyard.traffic.traces import SLACK, SLO, Trace
 
 INTERVALS: Final = 1500
 """At most so many intervals, lest a week takes minutes."""

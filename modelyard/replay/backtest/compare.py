@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from modelyard.replay.backtest.clairvoyant import Bound, Clairvoyant
-from modelyard.replay.policies.base import Policy
-from modelyard.replay.policies.parse import CLAIRVOYANT, PolicyText, make
 from modelyard.replay.backtest.report import Summary, Timeline, summarize, timeline
 from modelyard.replay.backtest.scenario import Scenario
 from modelyard.replay.backtest.simulate import simulate
-from modelyard.traffic.traces.trace import Trace
+from modelyard.replay.policies import CLAIRVOYANT, Policy, PolicyText, make
+from modelyard.traffic.traces import Trace
 
 
 class Batch:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from modelyard.objects.durations import parse_go_duration
+from modelyard.objects import parse_go_duration
 from modelyard.replay.backtest.report import Summary
-from modelyard.traffic.traces.latency import Percentiles
+from modelyard.traffic.traces import Percentiles
 
 COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from modelyard.metrics.prometheus.client import Prometheus, Series
-from modelyard.metrics.vocabulary.queries import METRIC, MODEL, duration, namespace_matcher, offered_load, ratios
-from modelyard.metrics.vocabulary.vocabulary import Signal
-from modelyard.objects.parse import timestamp
+from modelyard.metrics.prometheus import Prometheus, Series
+from modelyard.metrics.vocabulary import METRIC, MODEL, Signal, duration, namespace_matcher, offered_load, ratios
+from modelyard.objects import timestamp
 from modelyard.replay.settings import Gaps
-from modelyard.traffic.traces.trace import Trace, TraceInputError, from_rates
+from modelyard.traffic.traces import Trace, TraceInputError, from_rates
 
 if TYPE_CHECKING:
     import pandas as pd

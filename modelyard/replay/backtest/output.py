@@ -20,7 +20,7 @@ from rich.text import Text
 
 from modelyard.replay.backtest.report import Summary, Timeline
 from modelyard.reports import written
-from modelyard.traffic.traces.latency import SLO
+from modelyard.traffic.traces import SLO
 
 REPORT = "report.json"
 WIDE = 10_000

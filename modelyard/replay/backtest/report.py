@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelyard.replay.backtest.simulate import Run, Steps
-from modelyard.traffic.traces.latency import SLO, Ending, Latency, Percentiles, percentile, percentiles
+from modelyard.traffic.traces import SLO, Ending, Latency, Percentiles, percentile, percentiles
 
 MINUTE = 60.0
 OUTPUTS = (10, 50, 200)

@@ -14,21 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelyard.autoscaling.offline.fleet import fleet_from_files
-from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
-from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
-from modelyard.objects import Node
-from modelyard.objects.urls import bare
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.offline import Manifest, Snapshot, fleet_from_files, read_manifests
+from modelyard.metrics.prometheus import Prometheus, PrometheusSettings
+from modelyard.objects import Node, bare
 from modelyard.replay.backtest.history import read_history, trace_of
-from modelyard.replay.policies.bindings import remarks
+from modelyard.replay.policies import remarks
 from modelyard.replay.request import ReplayRequest
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.simulation.variants import VariantSpec, variants_of
-from modelyard.traffic.traces.copies import Copies
-from modelyard.traffic.traces.latency import SLO
-from modelyard.traffic.traces.trace import Trace, parse_columns, read_trace
+from modelyard.replay.simulation import VariantSpec, variants_of
+from modelyard.traffic.traces import SLO, Copies, Trace, parse_columns, read_trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from modelyard.objects import Key, Node
-from modelyard.replay.simulation.fleet import ScaleAction, SimulatedFleet, SimulatedResults
-from modelyard.replay.simulation.metrics import Metrics
-from modelyard.replay.simulation.pods import SimulatedPod
-from modelyard.replay.policies.base import Policy
+from modelyard.replay.policies import Policy
 from modelyard.replay.settings import SimulationError, SimulationSettings
-from modelyard.replay.simulation.variants import VariantSpec
-from modelyard.traffic.traces.trace import Trace
+from modelyard.replay.simulation import (
+    Metrics,
+    ScaleAction,
+    SimulatedFleet,
+    SimulatedPod,
+    SimulatedResults,
+    VariantSpec,
+)
+from modelyard.traffic.traces import Trace
 
 Steps = tuple[list[float], list[int]]
 """Times at which a count changes, and the count from then on."""

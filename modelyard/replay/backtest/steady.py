@@ -6,14 +6,13 @@ import dataclasses
 
 import numpy as np
 
-from modelyard.engine.config import EngineConfig
+from modelyard.engine import EngineConfig
 from modelyard.objects import Key
-from modelyard.replay.policies.base import Fixed
-from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.backtest.simulate import simulate
-from modelyard.replay.simulation.variants import VariantSpec
-from modelyard.traffic.traces.latency import Results
-from modelyard.traffic.traces.trace import Trace, from_rates
+from modelyard.replay.policies import Fixed
+from modelyard.replay.settings import SimulationSettings
+from modelyard.replay.simulation import VariantSpec
+from modelyard.traffic.traces import Results, Trace, from_rates
 
 
 def steady_load(rate: float, prompt: int, output: int, seconds: float) -> Trace:

@@ -10,11 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelyard.autoscaling.sizing.fit import Point
-from modelyard.autoscaling.sizing.profiles import FloatArray
-from modelyard.engine.config import EngineConfig
-from modelyard.engine.core import EngineCore
-from modelyard.engine.request import EventKind, Request
+from modelyard.autoscaling.sizing import FloatArray, Point
+from modelyard.engine import EngineConfig, EngineCore, EventKind, Request
 
 ROUNDS = 8
 """Requests of each of those in flight, where it is not known how many there were."""

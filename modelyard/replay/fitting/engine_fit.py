@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, RunWork, check, fit
-from modelyard.engine.config import EngineConfig
+from modelyard.autoscaling.sizing import Fit, FitError, Point, RunWork, check, fit
+from modelyard.engine import EngineConfig
 from modelyard.replay.fitting.closed_loop import ROUNDS, PredictedPoint, closed_loop, serve
 
 TOKENS = 2048

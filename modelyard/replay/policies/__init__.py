@@ -2,3 +2,7 @@
 
 Each policy is asked every ``interval`` seconds for replicas by variant. ``parse`` makes them from the command line.
 """
+
+from modelyard.replay.policies.base import Fixed, Policy
+from modelyard.replay.policies.bindings import remarks
+from modelyard.replay.policies.parse import CLAIRVOYANT, PolicyText, make, split

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from modelyard.objects import Key
-from modelyard.reconcile.plans import status
-from modelyard.reconcile.plans.plan import Plan
-from modelyard.replay.simulation.fleet import SimulatedFleet
-from modelyard.replay.simulation.metrics import Metrics
-from modelyard.replay.simulation.variants import VariantSpec
+from modelyard.reconcile.plans import Plan, status
+from modelyard.replay.simulation import Metrics, SimulatedFleet, VariantSpec
 
 
 class Policy(Protocol):

@@ -11,32 +11,31 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from modelyard.autoscaling.decisions.decision import BindingDecision
-from modelyard.autoscaling.configuration.handling import fleet_handling, handling_of
-from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES
-from modelyard.autoscaling.plans.binding_plans import binding_plans
-from modelyard.autoscaling.reading.bindings import objects
-from modelyard.autoscaling.reading.bindings.objects import BindingSpec, TargetSpec
-from modelyard.autoscaling.reading.bindings.pods import Instance, TargetPods
-from modelyard.autoscaling.reading.bindings.values import Histories
-from modelyard.autoscaling.reading.bindings.views import ListedBindings, TargetPlan, binding_view, scrapes, target_plans
-from modelyard.autoscaling.offline.bindings import is_ours, nowhere
-from modelyard.autoscaling.offline.manifests import Manifest
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.startup import learn_startup
-from modelyard.autoscaling.pipeline.strategies import binding_strategy
-from modelyard.autoscaling.fleet.binding_view import BindingView
-from modelyard.engine.core import EngineCore
-from modelyard.engine.metrics import samples
-from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, PageSample, Scrape
-from modelyard.metrics.vocabulary.queries import Answers, Expression
-from modelyard.metrics.vocabulary.vocabulary import VLLM
-from modelyard.objects import Key, Pod, Workload, WorkloadId, parse
-from modelyard.objects.kinds import NAMESPACES
-from modelyard.reconcile.plans.plan import Ref
-from modelyard.replay.simulation.fleet import SimulatedFleet
-from modelyard.replay.simulation.pods import SimulatedPod
+from modelyard.autoscaling.configuration import FleetSettings, fleet_handling, handling_of
+from modelyard.autoscaling.decisions import BindingDecision
+from modelyard.autoscaling.fleet import BINDINGS, POLICIES, BindingView, learn_startup
+from modelyard.autoscaling.offline import Manifest, is_ours, nowhere
+from modelyard.autoscaling.pipeline import binding_strategy
+from modelyard.autoscaling.plans import binding_plans
+from modelyard.autoscaling.reading.bindings import (
+    BindingSpec,
+    Histories,
+    Instance,
+    ListedBindings,
+    TargetPlan,
+    TargetPods,
+    TargetSpec,
+    binding_view,
+    objects,
+    scrapes,
+    target_plans,
+)
+from modelyard.engine import EngineCore, samples
+from modelyard.metrics.vocabulary import VLLM, Answers, Expression, MetricsEndpoint, Page, PageSample, Scrape
+from modelyard.objects import NAMESPACES, Key, Pod, Workload, WorkloadId, parse
+from modelyard.reconcile.plans import Ref
 from modelyard.replay.policies.base import carried_out
+from modelyard.replay.simulation import SimulatedFleet, SimulatedPod
 
 NO_PROMQL: Final = "PromQL is not evaluated in a replay"
 ADDRESS: Final = "127.0.0.1"

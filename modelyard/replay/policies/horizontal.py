@@ -12,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from modelyard.metrics.vocabulary.vocabulary import Signal
+from modelyard.metrics.vocabulary import Signal
 from modelyard.objects import Key
-from modelyard.replay.simulation.fleet import SimulatedFleet
-from modelyard.replay.simulation.metrics import Metrics, field_of
-from modelyard.replay.simulation.variants import VariantSpec
+from modelyard.replay.simulation import Metrics, SimulatedFleet, VariantSpec, field_of
 
 SYNC: Final = 15.0
 """The controller's sync period, seconds."""

@@ -11,26 +11,20 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.decisions.decision import TickDecision
-from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.configuration import FleetSettings, Mode
+from modelyard.autoscaling.decisions import TickDecision
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.offline import Manifest, Snapshot, fleet_from_files
+from modelyard.autoscaling.pipeline import decide
+from modelyard.autoscaling.plans import variant_plans
 from modelyard.autoscaling.reading import observe
-from modelyard.autoscaling.plans.variant_plans import variant_plans
-from modelyard.autoscaling.offline.fleet import fleet_from_files
-from modelyard.autoscaling.offline.manifests import Manifest
-from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
-from modelyard.autoscaling.variants.zero_config import retentions
-from modelyard.metrics.vocabulary.values import Signals
+from modelyard.autoscaling.variants import retentions
+from modelyard.metrics.vocabulary import Signals
 from modelyard.objects import Key, OwnerRef, Pod, Workload, WorkloadId
-from modelyard.replay.simulation.fleet import SimulatedFleet
-from modelyard.replay.simulation.metrics import Metrics
-from modelyard.replay.simulation.pods import SimulatedPod
 from modelyard.replay.policies.base import carried_out
 from modelyard.replay.policies.bindings import Bindings
 from modelyard.replay.policies.horizontal import Horizontal, HorizontalBehaviour
-from modelyard.replay.simulation.signals import SignalReader
-from modelyard.replay.simulation.variants import VariantSpec
+from modelyard.replay.simulation import Metrics, SignalReader, SimulatedFleet, SimulatedPod, VariantSpec
 
 ORIGIN = 1_767_225_600.0
 """The epoch second at which a replay begins (2026-01-01): decisions are made in absolute time."""

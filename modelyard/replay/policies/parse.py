@@ -8,9 +8,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from modelyard.autoscaling.offline.manifests import Manifest
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
-from modelyard.objects.documents import first_fault
+from modelyard.autoscaling.configuration import Compatibility, FleetSettings
+from modelyard.autoscaling.offline import Manifest
+from modelyard.objects import first_fault
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import METRICS, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ModelyardPolicy

@@ -8,19 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from modelyard.autoscaling.decisions.conditions import PROFILE_DRIFT
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
-from modelyard.autoscaling.fleet.provenance import provenance
-from modelyard.autoscaling.sizing.fit import FitError
-from modelyard.benchmarks.measuring.profiles import LibraryProfile, ProfileKey, patch, points
-from modelyard.benchmarks.measuring.results import kept
-from modelyard.benchmarks.jobs.world import RE_RUN, benchmark
-from modelyard.objects import Key, Namespace
-from modelyard.objects.documents import cut, few, printable
-from modelyard.objects.parse import conditions
-from modelyard.reconcile.plans.memory import parse_memory
-from modelyard.reconcile.plans.reach import refusal
-from modelyard.replay.fitting.engine_fit import TOKENS, fit_profile
+from modelyard.autoscaling.decisions import PROFILE_DRIFT
+from modelyard.autoscaling.fleet import provenance
+from modelyard.autoscaling.memory import AUTOSCALING_STATE, VariantMemory
+from modelyard.autoscaling.sizing import FitError
+from modelyard.benchmarks.jobs import RE_RUN, benchmark
+from modelyard.benchmarks.measuring import LibraryProfile, ProfileKey, kept, patch, points
+from modelyard.objects import Key, Namespace, conditions, cut, few, printable
+from modelyard.reconcile.plans import parse_memory, refusal
+from modelyard.replay.fitting import TOKENS, fit_profile
 
 MOST_SAID = 1000
 """Characters of what is said of one variant: names and scenarios are as long as their tenants like."""

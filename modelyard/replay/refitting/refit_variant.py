@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from modelyard.autoscaling.fleet.kinds import VARIANTS
-from modelyard.benchmarks.measuring.profiles import LIBRARY, library_patch, read_library
-from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
+from modelyard.autoscaling.fleet import VARIANTS
+from modelyard.benchmarks.jobs import BENCHMARK_JOBS
+from modelyard.benchmarks.measuring import LIBRARY, library_patch, read_library
 from modelyard.cluster import Cluster, Forbidden, NotFound
-from modelyard.objects import Key
-from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
-from modelyard.objects.parse import namespace
+from modelyard.objects import CONFIG_MAPS, NAMESPACES, Key, namespace
 from modelyard.replay.refitting.refit import ProfileDrift, RefitFailed, kept_as, refit, same_profile
 
 

@@ -22,15 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelyard.engine.core import Rejected
-from modelyard.engine.request import Event, EventKind
+from modelyard.engine import Event, EventKind, Rejected
 from modelyard.objects import Key, Node
-from modelyard.replay.simulation.pods import Life, Scheduler, SimulatedPod
 from modelyard.replay.settings import SimulationError, SimulationSettings
+from modelyard.replay.simulation.pods import Life, Scheduler, SimulatedPod
 from modelyard.replay.simulation.variants import VariantSpec
-from modelyard.traffic.traces.latency import Ending, Results
-from modelyard.traffic.router import Router
-from modelyard.traffic.traces.trace import Trace
+from modelyard.traffic import Router
+from modelyard.traffic.traces import Ending, Results, Trace
 
 
 class ScaleAction(NamedTuple):

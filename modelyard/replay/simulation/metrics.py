@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from modelyard.engine.metrics import readers
-from modelyard.metrics.vocabulary.queries import SIZES
-from modelyard.metrics.vocabulary.values import Measure, Over, PodPerformance, PodSignal
-from modelyard.metrics.vocabulary.vocabulary import VLLM, Signal
+from modelyard.engine import readers
+from modelyard.metrics.vocabulary import SIZES, VLLM, Measure, Over, PodPerformance, PodSignal, Signal
 from modelyard.replay.simulation.pods import SimulatedPod
 
 LOOKBACK: Final = 300.0

@@ -13,11 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 
-from modelyard.engine.core import EngineCore
-from modelyard.engine.metrics import buckets
-from modelyard.engine.request import Request
-from modelyard.engine.stats import EngineStats, Histogram
-from modelyard.metrics.vocabulary.vocabulary import VLLM
+from modelyard.engine import EngineCore, EngineStats, Histogram, Request, buckets
+from modelyard.metrics.vocabulary import VLLM
 from modelyard.objects import Node
 from modelyard.replay.simulation.variants import VariantSpec
 

@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from modelyard.metrics.vocabulary.queries import SIZED, SIZES
-from modelyard.metrics.prometheus.signals import together
-from modelyard.metrics.vocabulary.values import (
+from modelyard.metrics.prometheus import together
+from modelyard.metrics.vocabulary import (
+    SIZED,
+    SIZES,
     Buckets,
     Measure,
     ModelLoad,
@@ -19,10 +20,10 @@ from modelyard.metrics.vocabulary.values import (
     PodMeasures,
     PodPerformance,
     PodSignal,
+    Signal,
     Signals,
     SizeBuckets,
 )
-from modelyard.metrics.vocabulary.vocabulary import Signal
 from modelyard.replay.simulation.metrics import (
     ENGINE,
     MEASURES,

@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL
-from modelyard.autoscaling.fleet.fleet import Fleet, SLOSpec
-from modelyard.autoscaling.reading.demands import workload_of
-from modelyard.autoscaling.offline.manifests import Manifest
-from modelyard.engine.config import PROFILES, EngineConfig, profiled
-from modelyard.objects import Key, Workload, WorkloadId
-from modelyard.objects.accelerators import PRODUCT_LABELS
+from modelyard.autoscaling.fleet import ACCELERATOR_LABEL, Fleet, SLOSpec
+from modelyard.autoscaling.offline import Manifest
+from modelyard.autoscaling.reading import workload_of
+from modelyard.engine import PROFILES, EngineConfig, profiled
+from modelyard.objects import PRODUCT_LABELS, Key, Workload, WorkloadId
 
 GRACE = 30.0
 """Kubernetes' default terminationGracePeriodSeconds."""

@@ -4,6 +4,7 @@
 produce the reference page of all fields and, at run time, the warning of an object that sets a field without effect.
 """
 
+from modelyard.resources.field_effects.conditional import DEFAULT_EXPANSION
 from modelyard.resources.field_effects.ineffective import (
     Ineffective,
     ineffective,

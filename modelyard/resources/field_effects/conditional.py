@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from modelyard.objects.documents import items_of, mapping
-from modelyard.objects.parse import annotations_of
+from modelyard.objects import annotations_of, items_of, mapping
 from modelyard.resources.networking import MOST_RETRIES
-from modelyard.resources.ome.older_form import REPLACED, ignored_fields
+from modelyard.resources.ome import REPLACED, ignored_fields
 from modelyard.resources.registry import DISAGGREGATED, ENDPOINT_VARIABLES, LITERAL_VARIABLES
 
 Unused = Iterator[tuple[str, str]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from modelyard.objects.documents import counted, cut, printable
+from modelyard.objects import counted, cut, printable
 from modelyard.resources import KINDS
 from modelyard.resources.base import Resource
 from modelyard.resources.field_effects.conditional import unused_fields

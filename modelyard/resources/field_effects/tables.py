@@ -22,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from modelyard.resources.base import Resource
-from modelyard.resources.ome.pods import Container
-from modelyard.resources.ome.services import KnativeCondition
+from modelyard.resources.ome import Container, KnativeCondition
 from modelyard.resources.references import Condition
 
 ATOMIC: Final = (Container, Condition, KnativeCondition)

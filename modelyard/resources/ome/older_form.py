@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from modelyard.objects.documents import few
+from modelyard.objects import few
 from modelyard.resources.ome.pods import EngineSpec, RuntimePodFields
 
 if TYPE_CHECKING:

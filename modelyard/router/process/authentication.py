@@ -19,11 +19,8 @@ from typing import Any
 import aiohttp
 
 from modelyard.backoff import Backoff
-from modelyard.metrics.endpoints.bounded_connection import read_body
-from modelyard.routing import tokens
-from modelyard.routing.configuration import AuthSettings
-from modelyard.routing.errors import ErrorAnswer, unauthorized
-from modelyard.routing.seams import Principal
+from modelyard.metrics.endpoints import read_body
+from modelyard.routing import AuthSettings, ErrorAnswer, Principal, tokens, unauthorized
 
 logger = logging.getLogger(__name__)
 

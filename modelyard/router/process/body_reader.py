@@ -27,9 +27,7 @@ import orjson
 
 from modelyard.fairness import SharedCapacity, StartTimeFairQueue
 from modelyard.router.process.processor_shares import Account, Owner
-from modelyard.routing import errors
-from modelyard.routing.body import BodySummary, Segment, find_segments, summarize
-from modelyard.routing.errors import ErrorAnswer
+from modelyard.routing import BodySummary, ErrorAnswer, Segment, errors, find_segments, summarize
 
 log = logging.getLogger(__name__)
 

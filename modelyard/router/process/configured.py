@@ -14,8 +14,7 @@ from modelyard.router.process.authentication import TokenAdmission
 from modelyard.router.process.limits import LocalLimits
 from modelyard.router.process.redis_sharing import RedisLimits, RedisLink, SharedLoad
 from modelyard.router.process.user_queues import UserQueues
-from modelyard.routing.configuration import RouterConfiguration, read_configuration
-from modelyard.routing.plugins import Configuration
+from modelyard.routing import Configuration, RouterConfiguration, read_configuration
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,10 @@ from typing import Any
 from aiohttp import web
 
 from modelyard.fairness import SharedCapacity
-from modelyard.metrics.endpoints.bounded_connection import SLICE
+from modelyard.metrics.endpoints import SLICE
 from modelyard.router.process.front import MOST_HEAD
 from modelyard.router.process.processor_shares import Account, ProcessorShares
-from modelyard.routing import errors
-from modelyard.routing.admission import client_of
+from modelyard.routing import client_of, errors
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,21 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from modelyard.router.process.processor_shares import Account
-from modelyard.router.settings import RouterSettings
 from modelyard.router.process.telemetry import RequestRecord
-from modelyard.routing import errors
-from modelyard.routing.admission import Reservation
-from modelyard.routing.decide import Decider, Forward
-from modelyard.routing.errors import ErrorAnswer
-from modelyard.routing.schedule import Attempt, RoutedPod
-from modelyard.routing.usage import STREAMS, Charge, CountedAnswer, charge
+from modelyard.router.settings import RouterSettings
+from modelyard.routing import (
+    STREAMS,
+    Attempt,
+    Charge,
+    CountedAnswer,
+    Decider,
+    ErrorAnswer,
+    Forward,
+    Reservation,
+    RoutedPod,
+    charge,
+    errors,
+)
 
 MOST_UNSENT = 1 << 13
 """Bytes that a client may have left untaken of an answer that is broken off, to be sent the error."""

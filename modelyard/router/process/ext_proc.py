@@ -25,13 +25,9 @@ from multidict import CIMultiDict
 
 from modelyard.router.process.exchange import AttemptMaker, Broken, Declined, Exchange
 from modelyard.router.process.front import Front
-from modelyard.router.settings import RouterSettings
 from modelyard.router.process.upstream import Upstream, after
-from modelyard.routing import errors
-from modelyard.routing.decide import Decider, Forward
-from modelyard.routing.errors import is_retriable
-from modelyard.routing.schedule import Attempt
-from modelyard.routing.usage import SLICE, CountedAnswer, answer_reader
+from modelyard.router.settings import RouterSettings
+from modelyard.routing import SLICE, Attempt, CountedAnswer, Decider, Forward, answer_reader, errors, is_retriable
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"

@@ -12,13 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from modelyard.cluster import Cluster, Forbidden
-from modelyard.objects.kinds import PODS
-from modelyard.objects.parse import pod
-from modelyard.reconcile.kernel.mirror import Mirror, Store
-from modelyard.reconcile.plans.plan import Want
-from modelyard.routing.fleet import FleetChange, NameSources, RoutedFleet
-from modelyard.routing.model_names import bindings_wanted, records_wanted
-from modelyard.routing.objects import ROUTES, SERVERS, route, server
+from modelyard.objects import PODS, pod
+from modelyard.reconcile.kernel import Mirror, Store
+from modelyard.reconcile.plans import Want
+from modelyard.routing import (
+    ROUTES,
+    SERVERS,
+    FleetChange,
+    NameSources,
+    RoutedFleet,
+    bindings_wanted,
+    records_wanted,
+    route,
+    server,
+)
 
 log = logging.getLogger(__name__)
 

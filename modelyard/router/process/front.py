@@ -16,19 +16,32 @@ from modelyard.router.process.body_reader import BodyReader, is_long
 from modelyard.router.process.configured import Configured
 from modelyard.router.process.exchange import Broken, Exchange, Unanswered
 from modelyard.router.process.processor_shares import ProcessorShares
-from modelyard.router.settings import RouterSettings
 from modelyard.router.process.telemetry import AccessLog, RequestRecord, RouterMetrics
 from modelyard.router.process.upstream import Upstream
 from modelyard.router.process.wake_queue import QueueFull, WakeQueue
-from modelyard.routing import errors
-from modelyard.routing.admission import RequestCapacity, Reservation, client_of
-from modelyard.routing.body import likely_model
-from modelyard.routing.decide import Arrival, Decider, Forward, Question, copied_bytes, most_attempts, pause
-from modelyard.routing.errors import ErrorAnswer
-from modelyard.routing.limits import OverBudget
-from modelyard.routing.schedule import RoutedPod
-from modelyard.routing.seams import Left, NotServed, Principal
-from modelyard.routing.table import Destination, RouteTable
+from modelyard.router.settings import RouterSettings
+from modelyard.routing import (
+    Arrival,
+    Decider,
+    Destination,
+    ErrorAnswer,
+    Forward,
+    Left,
+    NotServed,
+    OverBudget,
+    Principal,
+    Question,
+    RequestCapacity,
+    Reservation,
+    RoutedPod,
+    RouteTable,
+    client_of,
+    copied_bytes,
+    errors,
+    likely_model,
+    most_attempts,
+    pause,
+)
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,11 @@ import aiohttp
 import orjson
 
 from modelyard.fairness import RoundRobin
-from modelyard.metrics.endpoints.engine_api import model_names, request_models
-from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, Scrape
-from modelyard.metrics.endpoints.scrape import Scraper
-from modelyard.metrics.vocabulary.vocabulary import ENGINES, Family, Signal
+from modelyard.metrics.endpoints import Scraper, model_names, request_models
+from modelyard.metrics.vocabulary import ENGINES, Family, MetricsEndpoint, Page, Scrape, Signal
 from modelyard.router.process.body_reader import count_values
 from modelyard.router.process.processor_shares import ProcessorShares
-from modelyard.routing.fleet import RoutedFleet
-from modelyard.routing.objects import Server
-from modelyard.routing.schedule import EngineGauges, RoutedPod, average
+from modelyard.routing import EngineGauges, RoutedFleet, RoutedPod, Server, average
 
 log = logging.getLogger(__name__)
 

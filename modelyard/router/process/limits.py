@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from modelyard.objects import Key
-from modelyard.routing.limits import OverBudget, TokenBucket, TokenLimits
-from modelyard.routing.objects import Route
-from modelyard.routing.seams import Left
+from modelyard.routing import Left, OverBudget, Route, TokenBucket, TokenLimits
 
 
 class LocalLimits:

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from modelyard.metrics.endpoints.bounded_connection import SLICE, BoundedConnection, BoundedConnector
-from modelyard.routing.errors import ErrorAnswer
+from modelyard.metrics.endpoints import SLICE, BoundedConnection, BoundedConnector
+from modelyard.routing import ErrorAnswer
 
 HEAD_SLICE = 1 << 11
 """Bytes parsed in a step before the head of an answer has ended: fewer than 128 interim answers."""

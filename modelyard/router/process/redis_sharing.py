@@ -24,10 +24,7 @@ from redis.exceptions import RedisError
 
 from modelyard.objects import Key
 from modelyard.router.process.limits import LocalLimits
-from modelyard.routing import sharing
-from modelyard.routing.limits import Budget, OverBudget
-from modelyard.routing.objects import Route
-from modelyard.routing.seams import Left
+from modelyard.routing import Budget, Left, OverBudget, Route, sharing
 
 logger = logging.getLogger(__name__)
 

@@ -26,14 +26,11 @@ from modelyard.router.process.follow import Follower
 from modelyard.router.process.front import Front
 from modelyard.router.process.gauges import EnginePoller
 from modelyard.router.process.limits import LocalLimits
-from modelyard.router.settings import RouterSettings
 from modelyard.router.process.telemetry import AccessLog, RouterMetrics
 from modelyard.router.process.upstream import Upstream
 from modelyard.router.process.wake_queue import WakeQueue
-from modelyard.routing import errors
-from modelyard.routing.decide import Decider
-from modelyard.routing.fleet import FleetChange
-from modelyard.routing.plugins import Configuration
+from modelyard.router.settings import RouterSettings
+from modelyard.routing import Configuration, Decider, FleetChange, errors
 
 if TYPE_CHECKING:
     from modelyard.router.process.ext_proc import EndpointPicker

@@ -25,9 +25,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from modelyard.metrics.vocabulary.queries import GATEWAY_QUEUE
-from modelyard.routing.decide import PATHS
-from modelyard.routing.fleet import RoutedFleet
+from modelyard.metrics.vocabulary import GATEWAY_QUEUE
+from modelyard.routing import PATHS, RoutedFleet
 
 PREFIX = "kthena_router"
 UNKNOWN = "unknown"

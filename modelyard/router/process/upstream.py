@@ -18,13 +18,20 @@ from multidict import CIMultiDict
 from modelyard.router.process.exchange import Broken, Declined, Exchange, KeptAnswer, Unanswered
 from modelyard.router.process.pod_client import PodAnswer, PodClient
 from modelyard.router.process.pod_connection import PodConnector
-from modelyard.router.settings import RouterSettings
 from modelyard.router.process.telemetry import RouterMetrics
-from modelyard.routing.body import Connector
-from modelyard.routing.decide import Calls, Decider, Forward
-from modelyard.routing.errors import is_retriable
-from modelyard.routing.schedule import UNREACHABLE_AFTER, Attempt, RoutedPod
-from modelyard.routing.usage import CountedAnswer, answer_reader
+from modelyard.router.settings import RouterSettings
+from modelyard.routing import (
+    UNREACHABLE_AFTER,
+    Attempt,
+    Calls,
+    Connector,
+    CountedAnswer,
+    Decider,
+    Forward,
+    RoutedPod,
+    answer_reader,
+    is_retriable,
+)
 
 HOP_BY_HOP = frozenset(
     {

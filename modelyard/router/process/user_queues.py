@@ -7,10 +7,15 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from modelyard.fairness import DecayingUsage, Ticket
-from modelyard.routing.configuration import FairnessSettings
-from modelyard.routing.errors import overloaded, queue_timeout, unknown_model
-from modelyard.routing.seams import NotServed, Principal
-from modelyard.routing.user_queue import UserQueue
+from modelyard.routing import (
+    FairnessSettings,
+    NotServed,
+    Principal,
+    UserQueue,
+    overloaded,
+    queue_timeout,
+    unknown_model,
+)
 
 _Waiter = asyncio.Future[None]
 _AT_ONCE = contextlib.nullcontext()

@@ -22,9 +22,8 @@ import orjson
 from numpy.typing import NDArray
 
 from modelyard.hosts import HostsFile, ServiceResolver
-from modelyard.traffic.traces.latency import Ending, Results
 from modelyard.traffic.router import Endpoints, EndpointSource
-from modelyard.traffic.traces.trace import Trace
+from modelyard.traffic.traces import Ending, Results, Trace
 
 _ATTEMPTS: Final = 2
 """At least; of many endpoints that end together each may be met once."""

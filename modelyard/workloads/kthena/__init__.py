@@ -5,3 +5,7 @@
 there already, ``adapters`` says which LoRA adapters to load, ``status`` what to tell. ``lifecycle`` is what a Model has
 in place of the parts of an InferenceService.
 """
+
+from modelyard.workloads.kthena import adapters
+from modelyard.workloads.kthena.lifecycle import ModelRollOut
+from modelyard.workloads.kthena.unified import with_unified

@@ -15,15 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from modelyard.models.delivery import names as model_names
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.storage.settings import CONFIG_MAP
-from modelyard.models.storage.uri import CLAIM, cache_path, kthena_model_path, parse
-from modelyard.objects import Key
-from modelyard.objects.parse import REQUIRED, required_terms
-from modelyard.resources.registry import ENDPOINT_VARIABLES, LIVE_ADAPTERS, LoraAdapter
+from modelyard.models.storage import CLAIM, CONFIG_MAP, FetchError, cache_path, kthena_model_path, parse
+from modelyard.objects import REQUIRED, Key, required_terms
+from modelyard.resources import ENDPOINT_VARIABLES, LIVE_ADAPTERS, LoraAdapter
 from modelyard.workloads.kthena.setup import Setup
-from modelyard.workloads.rendering.names import fitting
-from modelyard.workloads.rendering.values import Body, Problems, Refusal, plain
+from modelyard.workloads.rendering import Body, Problems, Refusal, fitting, plain
 
 _NOWHERE: Final = "hostpath://models"
 ADAPTERS: Final = "/adapters"

@@ -9,28 +9,27 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar
 
-from modelyard.models.delivery.names import BASE_MODELS
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, SERVICES, STATEFUL_SETS
-from modelyard.objects.parse import key_of
-from modelyard.reconcile.plans.plan import Plan, ServedKind, Want, World
+from modelyard.models.delivery import BASE_MODELS
+from modelyard.objects import CONFIG_MAPS, DEPLOYMENTS, SERVICES, STATEFUL_SETS, Key, ResourceType, key_of
+from modelyard.reconcile.plans import Plan, ServedKind, Want, World
 from modelyard.resources import AutoscalingPolicy, Model, ModelRoute, ModelServer
 from modelyard.workloads.kthena.render import rendered
 from modelyard.workloads.kthena.setup import LWS, OF_MODEL, Existing
 from modelyard.workloads.kthena.status import ACTIVE, FAILED, told
-from modelyard.workloads.roll_out.lifecycle import RollOut
-from modelyard.workloads.roll_out.resolution import Resolved
-from modelyard.workloads.roll_out.rollout_state import Standing
-from modelyard.workloads.roll_out.standing import floor, is_workload
-from modelyard.workloads.rendering.values import Abilities, Refused, Rendered
-from modelyard.workloads.roll_out.world import (
+from modelyard.workloads.rendering import Abilities, Refused, Rendered
+from modelyard.workloads.roll_out import (
     BINDINGS,
     MODELS,
     MODELS_WANTED,
     SERVED_MODELS_WANTED,
     VARIANTS,
     OwnLabels,
+    Resolved,
+    RollOut,
+    Standing,
     StoredService,
+    floor,
+    is_workload,
 )
 
 LEADER_WORKER_SETS = ResourceType("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets", True)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from modelyard.resources.registry import Model
-from modelyard.workloads.rendering import engines
+from modelyard.resources import Model
 from modelyard.workloads.kthena.files import BackendFiles, files
 from modelyard.workloads.kthena.scaling import scaling
 from modelyard.workloads.kthena.setup import REVISION, Existing, ModelSettings, Setup, digest, understand
@@ -16,8 +15,8 @@ from modelyard.workloads.kthena.templates import LIST_FILE, adapter_list, adapte
 from modelyard.workloads.kthena.traffic import model_routes, model_server
 from modelyard.workloads.kthena.unified import UNIFIED
 from modelyard.workloads.kthena.workloads import mode, workloads
-from modelyard.workloads.rendering.reach import HOST_PATHS
-from modelyard.workloads.rendering.values import (
+from modelyard.workloads.rendering import (
+    HOST_PATHS,
     Abilities,
     Body,
     ChildObject,
@@ -28,6 +27,7 @@ from modelyard.workloads.rendering.values import (
     Rendered,
     Right,
     canonical,
+    engines,
     naming_backends,
     plain,
     unreadable,

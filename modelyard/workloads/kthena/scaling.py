@@ -9,23 +9,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from modelyard.resources.annotations import ROLE_RATIO, SCALE_TO_ZERO_GRACE, WAKE_QUERY
-from modelyard.resources.duration import Duration
-from modelyard.resources.field_effects.conditional import DEFAULT_EXPANSION
-from modelyard.resources.policies import (
+from modelyard.resources import (
+    REGISTRY,
+    ROLE_RATIO,
+    SCALE_TO_ZERO_GRACE,
+    WAKE_QUERY,
     AutoscalingPolicyBehavior,
     AutoscalingPolicyPanicPolicy,
     AutoscalingPolicyScaleUpPolicy,
     AutoscalingPolicySpec,
     AutoscalingPolicyStablePolicy,
+    Duration,
+    Model,
+    ModelWorker,
 )
-from modelyard.resources.registry import REGISTRY, Model, ModelWorker
-from modelyard.workloads.rendering.engines import MINDIE
+from modelyard.resources.field_effects import DEFAULT_EXPANSION
 from modelyard.workloads.kthena.setup import ENTRY, LWS, SCALED_ROLES, Setup, labels, metadata, role_of
 from modelyard.workloads.kthena.unified import OWN, UNIFIED
 from modelyard.workloads.kthena.workloads import LEADER_WORKER_SET, bounds, mode, role_name
-from modelyard.workloads.rendering.names import fitting
-from modelyard.workloads.rendering.values import Body, Problems, Refusal
+from modelyard.workloads.rendering import MINDIE, Body, Problems, Refusal, fitting
 
 _SPAN: Final = re.compile(r"[0-9][0-9./]{0,31}", re.ASCII)
 _DOWN_WINDOW: Final = Duration("5m")

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from modelyard.models.storage.settings import DeliverySettings
-from modelyard.objects.documents import shown
-from modelyard.objects.parse import container_gpus
-from modelyard.objects.urls import describe_url_problem
-from modelyard.resources.registry import (
+from modelyard.models.storage import DeliverySettings
+from modelyard.objects import container_gpus, describe_url_problem, shown
+from modelyard.resources import (
     DISAGGREGATED,
     LIVE_ADAPTERS,
     MILLION,
@@ -26,12 +24,20 @@ from modelyard.resources.registry import (
     ModelBackend,
     ModelWorker,
 )
-from modelyard.workloads.rendering.groups import MOST_OBJECTS
-from modelyard.workloads.rendering import engine_options as config
-from modelyard.workloads.rendering import engines
-from modelyard.workloads.rendering.names import fitting, label_value
-from modelyard.workloads.rendering.pods import checked_runner
-from modelyard.workloads.rendering.values import Abilities, Body, Problems, Refusal, canonical, plain
+from modelyard.workloads.rendering import (
+    MOST_OBJECTS,
+    Abilities,
+    Body,
+    Problems,
+    Refusal,
+    canonical,
+    checked_runner,
+    engine_options as config,
+    engines,
+    fitting,
+    label_value,
+    plain,
+)
 
 LWS: Final = "leaderworkerset.x-k8s.io/v1"
 OF_MODEL, OF_GROUP = "registry.volcano.sh", "modelinfer.volcano.sh"

@@ -10,18 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from modelyard.objects import Condition, Notice
-from modelyard.objects.documents import few
-from modelyard.objects.parse import texts
-from modelyard.reconcile.plans.plan import Plan, Status
-from modelyard.reconcile.plans.status import status_plan
-from modelyard.resources import Model
-from modelyard.resources.registry import DISAGGREGATED, ModelBackend
+from modelyard.objects import Condition, Notice, few, texts
+from modelyard.reconcile.plans import Plan, Status, status_plan
+from modelyard.resources import DISAGGREGATED, Model, ModelBackend
 from modelyard.workloads.kthena.setup import OF_GROUP, SCALED_ROLES, role_of
-from modelyard.workloads.roll_out.rollout_state import Standing
-from modelyard.workloads.roll_out.standing import is_workload
-from modelyard.workloads.roll_out.story import as_asked, record, slim
-from modelyard.workloads.rendering.values import Body
+from modelyard.workloads.rendering import Body
+from modelyard.workloads.roll_out import Standing, as_asked, is_workload, record, slim
 
 INITIALIZED, ACTIVE, FAILED = "Initialized", "Active", "Failed"
 

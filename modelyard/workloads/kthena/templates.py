@@ -11,15 +11,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelyard.resources.registry import ModelWorker
-from modelyard.workloads.rendering import lora
-from modelyard.workloads.rendering import engine_options as config
-from modelyard.workloads.rendering import engines
+from modelyard.resources import ModelWorker
 from modelyard.workloads.kthena.files import AdapterFiles, BackendFiles, beside
 from modelyard.workloads.kthena.setup import OF_GROUP, REVISION, MetricsRelay, Setup, digest, role_of
-from modelyard.workloads.rendering.names import fitting
-from modelyard.workloads.rendering.pods import checked_runner
-from modelyard.workloads.rendering.values import Body, plain
+from modelyard.workloads.rendering import Body, checked_runner, engine_options as config, engines, fitting, lora, plain
 
 ADAPTER_LIST: Final = "/etc/modelyard/adapters"
 """Folder of the file that says which adapters a pod is to have; a change comes there without a restart."""

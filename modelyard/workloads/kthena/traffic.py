@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelyard.resources.networking import ENGINE, METRICS_PATH, MINDIE
-from modelyard.resources.registry import Model, ModelBackend
-from modelyard.workloads.rendering import engines
+from modelyard.resources import ENGINE, METRICS_PATH, MINDIE, Model, ModelBackend
 from modelyard.workloads.kthena.setup import ENTRY, METRICS, OF_GROUP, OF_MODEL, Setup, client_name, labels, metadata
-from modelyard.workloads.rendering.model_routes import MAX_ADAPTERS, NETWORKING
-from modelyard.workloads.rendering.names import fitting
-from modelyard.workloads.rendering.values import Body, Problems, Refusal
+from modelyard.workloads.rendering import MAX_ADAPTERS, NETWORKING, Body, Problems, Refusal, engines, fitting
 
 MOST_TARGETS = 16
 """Targets of one rule of a ModelRoute."""

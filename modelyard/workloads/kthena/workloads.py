@@ -11,14 +11,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from modelyard.resources.registry import ModelWorker
-from modelyard.workloads.rendering.groups import headless_service, member_set
+from modelyard.resources import ModelWorker
 from modelyard.workloads.kthena.files import BackendFiles
 from modelyard.workloads.kthena.setup import LWS, OF_GROUP, Setup, role_of
 from modelyard.workloads.kthena.templates import selecting, template
-from modelyard.workloads.rendering.names import WORKER_INDEX, fitting, group_member, label_value
-from modelyard.workloads.rendering.pods import PodDraft, in_group
-from modelyard.workloads.rendering.values import Body
+from modelyard.workloads.rendering import (
+    WORKER_INDEX,
+    Body,
+    PodDraft,
+    fitting,
+    group_member,
+    headless_service,
+    in_group,
+    label_value,
+    member_set,
+)
 
 DEPLOYMENT, GROUPS, LEADER_WORKER_SET, ROLES = "Deployment", "Groups", "LeaderWorkerSet", "Roles"
 """How a backend is kept: ``Groups`` are StatefulSets, ``Roles`` Deployments, of each group."""

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from modelyard.objects import Namespace, ResourceType
-from modelyard.objects.documents import mapping, shown
-from modelyard.objects.parse import texts
-from modelyard.reconcile.plans.write_rules import WriteRules
+from modelyard.objects import Namespace, ResourceType, mapping, shown, texts
+from modelyard.reconcile.plans import WriteRules
 from modelyard.workloads.rendering.reach import allowed, by_annotations, rights
 from modelyard.workloads.rendering.shared import SEES_PODS
 from modelyard.workloads.rendering.values import Right

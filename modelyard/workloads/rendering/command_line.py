@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.parse import MAX_ARGUMENTS
+from modelyard.objects import MAX_ARGUMENTS
 
 MAX_VARIABLE: Final = 1024
 """Characters of a variable that is filled in: an argument may name it thousands of times."""

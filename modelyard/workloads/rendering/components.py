@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.deployment_modes import MODE, MODES, MULTI_NODE, RAW, RAY, SERVERLESS
-from modelyard.objects.documents import mapping, shown
-from modelyard.objects.limits import LARGEST_INTEGER
-from modelyard.objects.parse import texts
-from modelyard.resources import InferenceService, ServingRuntime
-from modelyard.resources.ome.older_form import engine_config
-from modelyard.resources.replicas import component_replicas
+from modelyard.objects import LARGEST_INTEGER, MODE, MODES, MULTI_NODE, RAW, RAY, SERVERLESS, mapping, shown, texts
+from modelyard.resources import InferenceService, ServingRuntime, component_replicas
+from modelyard.resources.ome import engine_config
 from modelyard.workloads.rendering.merge import merge
 from modelyard.workloads.rendering.names import DECODER, ENGINE, ROUTER, component
 from modelyard.workloads.rendering.predictors import storage_uri, without_predictor

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from modelyard.metrics.vocabulary.vocabulary import ENGINES, HEALTH_PATH, Signal
+from modelyard.metrics.vocabulary import ENGINES, HEALTH_PATH, Signal
 
 SIMULATED: Final = "modelyard.dev/"
 """Images whose own entrypoint is an engine that takes vLLM's or SGLang's options."""

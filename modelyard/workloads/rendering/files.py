@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.delivery.jobs import NotAllowed, target
-from modelyard.models.delivery.names import FINE_TUNED_WEIGHTS
-from modelyard.models.storage.settings import DeliverySettings
-from modelyard.models.storage.uri import ClaimFolder, VendorModel, parse as parse_uri
-from modelyard.models.delivery.world import StoredModel, model as stored_model
+from modelyard.models.delivery import FINE_TUNED_WEIGHTS, NotAllowed, StoredModel, model as stored_model, target
+from modelyard.models.storage import ClaimFolder, DeliverySettings, FetchError, VendorModel, parse as parse_uri
 from modelyard.objects import ResourceType
-from modelyard.reconcile.plans.reach import NOT_PERMITTED
-from modelyard.resources.ome.models import BaseModelSpec, FineTunedWeightSpec
+from modelyard.reconcile.plans import NOT_PERMITTED
+from modelyard.resources.ome import BaseModelSpec, FineTunedWeightSpec
 from modelyard.workloads.rendering.pods import MODEL_PATH, ModelFiles
 from modelyard.workloads.rendering.values import Body, Refusal
 

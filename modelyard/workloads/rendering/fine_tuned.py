@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from modelyard.models.delivery.names import BASE_MODELS
-from modelyard.models.storage.settings import DeliverySettings
-from modelyard.objects.documents import cut, printable
-from modelyard.resources.ome.models import FineTunedWeightSpec
+from modelyard.models.delivery import BASE_MODELS
+from modelyard.models.storage import DeliverySettings
+from modelyard.objects import cut, printable
+from modelyard.resources.ome import FineTunedWeightSpec
 from modelyard.workloads.rendering.files import CLAIMED, WEIGHT_VOLUME, ServedModel, files, usable
 from modelyard.workloads.rendering.lora import Adapter, adapter_problem, loads_itself, started_engine
 from modelyard.workloads.rendering.pods import MODEL_PATH, ModelFiles

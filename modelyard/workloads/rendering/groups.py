@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from modelyard.workloads.rendering import metadata
-from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering import metadata, names
 from modelyard.workloads.rendering.pods import PodDraft, in_group, template
 from modelyard.workloads.rendering.values import Body
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.parse import MAX_ARGUMENTS
+from modelyard.objects import MAX_ARGUMENTS
 from modelyard.workloads.rendering.command_line import FIELDS, commands, literals, script, words
 from modelyard.workloads.rendering.engines import SGLANG, SIMULATED, VLLM, ServingEngine
 from modelyard.workloads.rendering.values import Body, Refusal

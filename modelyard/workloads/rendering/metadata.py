@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from modelyard.objects.deployment_modes import MODE
-from modelyard.objects.parse import texts
+from modelyard.objects import MODE, texts
 from modelyard.resources import InferenceService
 from modelyard.workloads.rendering import names
 from modelyard.workloads.rendering.components import ServiceComponent

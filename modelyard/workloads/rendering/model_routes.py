@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.documents import cut
-from modelyard.objects.limits import LONGEST_MODEL_NAME
-from modelyard.objects.parse import conditions
-from modelyard.workloads.rendering import metadata
-from modelyard.workloads.rendering import names
+from modelyard.objects import LONGEST_MODEL_NAME, conditions, cut
+from modelyard.workloads.rendering import metadata, names
 from modelyard.workloads.rendering.command_line import literals, words
 from modelyard.workloads.rendering.request_limits import duration
 from modelyard.workloads.rendering.routes import Backend, RoutedService

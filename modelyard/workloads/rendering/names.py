@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from modelyard.objects.limits import LONGEST_LABEL
+from modelyard.objects import LONGEST_LABEL
 
 SERVICE, COMPONENT = "ome.io/inferenceservice", "component"
 """Labels of everything made for an InferenceService: routers and scalers select by them."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelyard.models.delivery.placement import excess
-from modelyard.objects.documents import mapping, shown
-from modelyard.objects.parse import REQUIRED
+from modelyard.models.delivery import excess
+from modelyard.objects import REQUIRED, mapping, shown
 from modelyard.workloads.rendering.pods import PodDraft
 from modelyard.workloads.rendering.values import Body, Refusal
 

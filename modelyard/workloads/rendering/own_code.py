@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from modelyard.objects.documents import mapping
+from modelyard.objects import mapping
 from modelyard.workloads.rendering.components import SCALING_FIELDS
 from modelyard.workloads.rendering.engine_options import flag
 from modelyard.workloads.rendering.values import Body

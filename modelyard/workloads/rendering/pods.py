@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from modelyard.objects.accelerators import VARIABLE
-from modelyard.objects.parse import container_gpus
-from modelyard.resources.ome.older_form import MAIN, main_container
-from modelyard.resources.quantity import Quantity
+from modelyard.objects import VARIABLE, container_gpus
+from modelyard.resources import Quantity
+from modelyard.resources.ome import MAIN, main_container
 from modelyard.workloads.rendering.merge import merge
 from modelyard.workloads.rendering.values import Body, Refusal, plain
 

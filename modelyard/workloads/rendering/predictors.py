@@ -12,10 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from modelyard.objects.documents import cut, few, printable
+from modelyard.objects import cut, few, printable
 from modelyard.resources import InferenceService
-from modelyard.resources.ome.older_form import main_container
-from modelyard.resources.ome.services import ModelSpec
+from modelyard.resources.ome import ModelSpec, main_container
 from modelyard.workloads.rendering.merge import merge
 from modelyard.workloads.rendering.values import Body, Note, Refusal
 

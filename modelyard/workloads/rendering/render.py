@@ -9,14 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from modelyard.objects import Namespace, TargetRef
-from modelyard.objects.deployment_modes import MODE, MULTI_NODE, RAY, SERVERLESS, VIRTUAL
-from modelyard.objects.parse import texts
+from modelyard.objects import MODE, MULTI_NODE, RAY, SERVERLESS, VIRTUAL, Namespace, TargetRef, texts
 from modelyard.resources import InferenceService, ServingRuntime
-from modelyard.workloads.rendering import metadata
-from modelyard.workloads.rendering import names
-from modelyard.workloads.rendering import predictors
-from modelyard.workloads.rendering import routes
+from modelyard.workloads.rendering import metadata, names, predictors, routes
 from modelyard.workloads.rendering.components import ServiceComponent, components, effective, mode, pod_fields
 from modelyard.workloads.rendering.files import ServedModel, base_files, claim_files
 from modelyard.workloads.rendering.fine_tuned import Loading, checked, loading

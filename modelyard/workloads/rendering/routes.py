@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from modelyard.objects import Namespace
-from modelyard.workloads.rendering import metadata
-from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering import metadata, names
 from modelyard.workloads.rendering.reach import ALLOW, HOSTS, allowed
 from modelyard.workloads.rendering.request_limits import duration, ingress_annotations
 from modelyard.workloads.rendering.settings import IngressSettings

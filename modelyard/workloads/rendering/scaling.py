@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from modelyard.metrics.vocabulary.vocabulary import Signal, names_of
-from modelyard.objects import Namespace, TargetRef
-from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
-from modelyard.objects.urls import describe_url_problem
+from modelyard.metrics.vocabulary import Signal, names_of
+from modelyard.objects import HPA_VERSIONS, PDB_VERSIONS, Namespace, TargetRef, describe_url_problem
 from modelyard.workloads.rendering.components import KEDA, ServiceComponent
 from modelyard.workloads.rendering.names import scaled_object
 from modelyard.workloads.rendering.reach import ALLOW, CREDENTIALS, allowed

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from modelyard.models.storage.settings import DeliverySettings
-from modelyard.objects.documents import DocumentError, first_fault, parse_document
+from modelyard.models.storage import DeliverySettings
+from modelyard.objects import DocumentError, first_fault, parse_document
 
 CONFIG_MAP = "inferenceservice-config"
 

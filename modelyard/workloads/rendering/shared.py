@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from modelyard.resources import InferenceService
-from modelyard.workloads.rendering import metadata
-from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering import metadata, names
 from modelyard.workloads.rendering.files import ServedModel
 from modelyard.workloads.rendering.values import Body, ChildObject, canonical
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from modelyard.workloads.rendering import metadata
-from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering import metadata, names
 from modelyard.workloads.rendering.components import KNATIVE, RAY_CLUSTER, ServiceComponent
 from modelyard.workloads.rendering.groups import PodGroup
 from modelyard.workloads.rendering.pods import PORT, PodDraft, isolated, template, with_env

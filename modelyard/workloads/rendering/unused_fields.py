@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from modelyard.objects.deployment_modes import RAW, RAY, SERVERLESS
-from modelyard.objects.documents import few
+from modelyard.objects import RAW, RAY, SERVERLESS, few
 from modelyard.resources import InferenceService, ServingRuntime
-from modelyard.resources.ome.older_form import ignored_fields, replaced
+from modelyard.resources.ome import ignored_fields, replaced
 from modelyard.workloads.rendering import predictors
 from modelyard.workloads.rendering.components import ServiceComponent, pod_fields
 from modelyard.workloads.rendering.files import ServedModel

@@ -10,11 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
-from modelyard.objects import Key, Namespace, ResourceType
-from modelyard.objects.documents import cut, printable
-from modelyard.objects.parse import key_of
-from modelyard.resources import ResourceInvalid
-from modelyard.resources.base import Resource
+from modelyard.objects import Key, Namespace, ResourceType, cut, key_of, printable
+from modelyard.resources import Resource, ResourceInvalid
 from modelyard.workloads.rendering.settings import ServingSettings
 
 Body = dict[str, Any]

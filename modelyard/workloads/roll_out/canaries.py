@@ -12,17 +12,23 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from modelyard.objects.deployment_modes import RAW, SERVERLESS
-from modelyard.objects.documents import counted
-from modelyard.objects.limits import LARGEST_INTEGER
+from modelyard.objects import LARGEST_INTEGER, RAW, SERVERLESS, counted
 from modelyard.resources import InferenceService, ServingRuntime
-from modelyard.workloads.rendering import model_routes
-from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering import (
+    Behind,
+    Body,
+    ChildObject,
+    Note,
+    Rendered,
+    StoredChild,
+    components,
+    effective,
+    model_routes,
+    names,
+    plain,
+)
 from modelyard.workloads.roll_out.changes import Identity, Object, identity
-from modelyard.workloads.rendering.components import components, effective
-from modelyard.workloads.rendering.model_routes import Behind
 from modelyard.workloads.roll_out.standing import makes_pods
-from modelyard.workloads.rendering.values import Body, ChildObject, Note, Rendered, StoredChild, plain
 from modelyard.workloads.roll_out.world import KNATIVE
 
 CANARY: Final = "modelyard.dev/canary"

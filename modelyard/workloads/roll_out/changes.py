@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from modelyard.objects.documents import shown
-from modelyard.objects.old_servers import in_order
-from modelyard.objects.parse import controller_of
-from modelyard.reconcile.plans.plan import WHOLE_MAPS
-from modelyard.resources.quantity import Quantity
-from modelyard.workloads.rendering.values import ChildObject, canonical
+from modelyard.objects import controller_of, in_order, shown
+from modelyard.reconcile.plans import WHOLE_MAPS
+from modelyard.resources import Quantity
+from modelyard.workloads.rendering import ChildObject, canonical
 
 APPLIED: Final = "modelyard.dev/applied"
 """Annotation of a child: what was asked for when it was last written, as a hash. By it what is asked for no more is

@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.deployment_modes import MULTI_NODE, RAY, SERVERLESS
-from modelyard.objects.documents import mapping
-from modelyard.workloads.rendering import names
+from modelyard.objects import MULTI_NODE, RAY, SERVERLESS, mapping
+from modelyard.workloads.rendering import Body, Rendered, names, weights
 from modelyard.workloads.roll_out.canaries import is_canary, shares
 from modelyard.workloads.roll_out.changes import identity
-from modelyard.workloads.rendering.model_routes import weights
 from modelyard.workloads.roll_out.resolution import recorded
 from modelyard.workloads.roll_out.returning import GOOD, pods_hash
 from modelyard.workloads.roll_out.rollout_state import Standing
 from modelyard.workloads.roll_out.standing import ComponentStanding, is_knative, makes_pods
-from modelyard.workloads.rendering.values import Body, Rendered
 
 _DIGITS: Final = 10
 """Digits of the hash in the name of a group's revision."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from modelyard.workloads.rendering import Refused, StoredChild
 from modelyard.workloads.roll_out.changes import identity, marked
 from modelyard.workloads.roll_out.rollout_state import Standing
 from modelyard.workloads.roll_out.standing import in_turn, is_workload
-from modelyard.workloads.rendering.values import Refused, StoredChild
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.documents import counted, cut, printable
-from modelyard.objects.parse import condition
+from modelyard.objects import condition, counted, cut, printable
 
 Object = Mapping[str, Any]
 

@@ -13,10 +13,9 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from modelyard.metrics.vocabulary.values import ServedRequests
-from modelyard.objects.documents import DocumentError, first_fault, parse_document
-from modelyard.objects.parse import timestamp
-from modelyard.workloads.rendering.settings import GateSettings
+from modelyard.metrics.vocabulary import ServedRequests
+from modelyard.objects import DocumentError, first_fault, parse_document, timestamp
+from modelyard.workloads.rendering import GateSettings
 
 GATE: Final = "modelyard.dev/gate"
 """Annotation of a service: ``off``, or what differs from the cluster's settings, as JSON or YAML."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from modelyard.objects.documents import few
+from modelyard.objects import few
+from modelyard.workloads.rendering import Rendered, StoredChild
 from modelyard.workloads.roll_out.changes import Changes, Identity, differences, identity
 from modelyard.workloads.roll_out.resolution import ACCEPT, GENERATION, Resolved, recorded, unasked
 from modelyard.workloads.roll_out.standing import is_workload
-from modelyard.workloads.rendering.values import Rendered, StoredChild
 from modelyard.workloads.roll_out.world import StoredService
 
 ADOPTION: Final = "adoption"

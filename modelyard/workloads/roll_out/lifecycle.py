@@ -11,36 +11,62 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from modelyard.models.delivery import ModelNode, node
 from modelyard.models.storage import settings as models_settings
-from modelyard.models.delivery.world import ModelNode, node
-from modelyard.objects import Key, Namespace, ResourceType
-from modelyard.objects.kinds import CONTROLLER_REVISIONS, NAMESPACES, NODES, PODS
-from modelyard.objects.parse import epoch, namespace
-from modelyard.reconcile.plans.plan import FAILED, Child, Plan, ServedKind, Want, World, settings_wanted
-from modelyard.reconcile.plans.spec_warning import with_spec_warning
-from modelyard.reconcile.plans.write_rules import NO_CHILDREN, WriteRules
+from modelyard.objects import (
+    CONTROLLER_REVISIONS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Key,
+    Namespace,
+    ResourceType,
+    epoch,
+    namespace,
+)
+from modelyard.reconcile.plans import (
+    FAILED,
+    NO_CHILDREN,
+    Child,
+    Plan,
+    ServedKind,
+    Want,
+    World,
+    WriteRules,
+    settings_wanted,
+    with_spec_warning,
+)
 from modelyard.resources import InferenceService
-from modelyard.workloads.roll_out import canaries
-from modelyard.workloads.roll_out import gates
-from modelyard.workloads.roll_out import holding
-from modelyard.workloads.roll_out import recorded_inputs
-from modelyard.workloads.roll_out import returning
-from modelyard.workloads.rendering import settings
+from modelyard.workloads.rendering import (
+    Abilities,
+    Body,
+    Refused,
+    Rendered,
+    ServingSettings,
+    child_rules,
+    render,
+    settings,
+)
+from modelyard.workloads.roll_out import canaries, gates, holding, recorded_inputs, returning
 from modelyard.workloads.roll_out.canaries import is_canary
 from modelyard.workloads.roll_out.changes import changes, identity
-from modelyard.workloads.rendering.child_rules import child_rules
 from modelyard.workloads.roll_out.deeds import Deeds
 from modelyard.workloads.roll_out.diagnosis import NO_MODEL, UNSCHEDULABLE, Trouble
 from modelyard.workloads.roll_out.recovery import groups, recover
-from modelyard.workloads.rendering.render import render
 from modelyard.workloads.roll_out.resolution import Resolved, offered_runtimes, recorded, resolve
 from modelyard.workloads.roll_out.returning import Aim
 from modelyard.workloads.roll_out.roll_out_steps import roll_out_steps
 from modelyard.workloads.roll_out.rollout_state import Standing
-from modelyard.workloads.rendering.settings import ServingSettings
-from modelyard.workloads.roll_out.standing import COMPONENTS, ComponentStanding, floor, in_turn, is_workload, makes_pods, stand
+from modelyard.workloads.roll_out.standing import (
+    COMPONENTS,
+    ComponentStanding,
+    floor,
+    in_turn,
+    is_workload,
+    makes_pods,
+    stand,
+)
 from modelyard.workloads.roll_out.story import LATEST, UNREPORTED, told
-from modelyard.workloads.rendering.values import Abilities, Body, Refused, Rendered
 from modelyard.workloads.roll_out.world import (
     ASKED,
     BINDINGS,

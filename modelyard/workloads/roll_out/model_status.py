@@ -14,10 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects.documents import cut, mapping
-from modelyard.objects.limits import LONGEST_MESSAGE
-from modelyard.objects.parse import timestamp
-from modelyard.workloads.rendering import names
+from modelyard.objects import LONGEST_MESSAGE, cut, mapping, timestamp
+from modelyard.workloads.rendering import Refused, Rendered, names
 from modelyard.workloads.roll_out.canaries import is_canary
 from modelyard.workloads.roll_out.component_revisions import has_split_traffic
 from modelyard.workloads.roll_out.diagnosis import EXITED, NO_MODEL, OUT_OF_MEMORY, Trouble
@@ -26,7 +24,6 @@ from modelyard.workloads.roll_out.returning import GOOD, WORSE, deadline
 from modelyard.workloads.roll_out.rollout_state import PENDING, Standing
 from modelyard.workloads.roll_out.route_conditions import predictor_state
 from modelyard.workloads.roll_out.standing import ComponentStanding
-from modelyard.workloads.rendering.values import Refused, Rendered
 from modelyard.workloads.roll_out.world import ServicePod
 
 UP_TO_DATE, IN_PROGRESS, BLOCKED, INVALID = "UpToDate", "InProgress", "BlockedByFailedLoad", "InvalidSpec"

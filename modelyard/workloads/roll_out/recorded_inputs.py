@@ -16,18 +16,23 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects import Key
-from modelyard.objects.documents import mapping
-from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
-from modelyard.objects.parse import texts
-from modelyard.reconcile.plans.plan import CLAIM, FAILED, Mark, Want, World
+from modelyard.objects import CONFIG_MAPS, NAMESPACES, Key, mapping, texts
+from modelyard.reconcile.plans import CLAIM, FAILED, Mark, Want, World
 from modelyard.resources import ClusterServingRuntime, InferenceService, Model, ServingRuntime
 from modelyard.runtimes import parse_runtime, parse_wishes
-from modelyard.workloads.rendering.components import pod_fields
-from modelyard.workloads.rendering.pods import checked
-from modelyard.workloads.rendering.reach import by_annotations, rights
-from modelyard.workloads.rendering.special import RDMA_PREFIX
-from modelyard.workloads.rendering.values import Body, Refusal, Refused, canonical, plain, read_resource
+from modelyard.workloads.rendering import (
+    RDMA_PREFIX,
+    Body,
+    Refusal,
+    Refused,
+    by_annotations,
+    canonical,
+    checked,
+    plain,
+    pod_fields,
+    read_resource,
+    rights,
+)
 from modelyard.workloads.roll_out.world import RUNTIMES, OfferedRuntime, StoredService
 
 CONFIG_MAP: Final = "modelyard-rolled-out-runtimes"

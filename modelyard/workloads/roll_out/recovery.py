@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from modelyard.objects import Notice
-from modelyard.objects.kinds import PODS, STATEFUL_SETS
-from modelyard.reconcile.plans.plan import Child
-from modelyard.workloads.rendering.values import StoredChild
+from modelyard.objects import PODS, STATEFUL_SETS, Notice
+from modelyard.reconcile.plans import Child
+from modelyard.workloads.rendering import StoredChild
 from modelyard.workloads.roll_out.world import ServicePod
 
 GRACE: Final = 60.0

@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
-from modelyard.objects import Key
-from modelyard.objects.parse import texts
-from modelyard.reconcile.plans.plan import World
+from modelyard.models.delivery import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+from modelyard.objects import Key, texts
+from modelyard.reconcile.plans import World
 from modelyard.resources import InferenceService
 from modelyard.runtimes import NO_RUNTIME, AcceleratorClass, ModelView, Ranking, Wishes, named_keys, not_found, select
-from modelyard.workloads.rendering.components import References, references, runs_itself
-from modelyard.workloads.rendering.predictors import STORAGE_FIELD
-from modelyard.workloads.rendering.values import Note, Refusal, Refused
+from modelyard.workloads.rendering import STORAGE_FIELD, Note, References, Refusal, Refused, references, runs_itself
 from modelyard.workloads.roll_out.world import ACCELERATOR_CLASSES, RUNTIMES, Offered, OfferedRuntime, StoredService
 
 RUNTIME, MODEL, GENERATION = "modelyard.dev/runtime", "modelyard.dev/model", "modelyard.dev/generation"

@@ -12,16 +12,12 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from modelyard.objects import Key
-from modelyard.objects.kinds import CONTROLLER_REVISIONS
-from modelyard.objects.limits import LONGEST_LABEL
-from modelyard.objects.parse import controller_of, epoch, key_of
-from modelyard.reconcile.plans.plan import LARGEST, Child, Want, World
-from modelyard.workloads.rendering import names
+from modelyard.objects import CONTROLLER_REVISIONS, LONGEST_LABEL, Key, controller_of, epoch, key_of
+from modelyard.reconcile.plans import LARGEST, Child, Want, World
+from modelyard.workloads.rendering import Body, ChildObject, Rendered, canonical, names
 from modelyard.workloads.roll_out.changes import Object
 from modelyard.workloads.roll_out.resolution import GENERATION, Resolved, recorded
 from modelyard.workloads.roll_out.standing import ComponentStanding, makes_pods
-from modelyard.workloads.rendering.values import Body, ChildObject, Rendered, canonical
 from modelyard.workloads.roll_out.world import OwnLabels, StoredService
 
 PODS, SINCE = "modelyard.dev/pods", "modelyard.dev/since"

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from modelyard.objects import Key
-from modelyard.objects.markdown import unformatted
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
-from modelyard.reconcile.plans.plan import Plan
+from modelyard.objects import Key, unformatted
+from modelyard.reconcile.plans import ObjectResult, Plan, ResultState
 from modelyard.workloads.roll_out.rollout_state import Standing
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from modelyard.reconcile.plans.plan import Plan, PlanStep, StepId, StepPhase
+from modelyard.reconcile.plans import Plan, PlanStep, StepId, StepPhase
+from modelyard.workloads.rendering import Refused
 from modelyard.workloads.roll_out.changes import identity
 from modelyard.workloads.roll_out.rollout_state import Standing
 from modelyard.workloads.roll_out.standing import ComponentStanding
-from modelyard.workloads.rendering.values import Refused
 
 
 def roll_out_steps(

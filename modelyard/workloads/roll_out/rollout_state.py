@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from modelyard.objects.kinds import CONTROLLER_REVISIONS
-from modelyard.reconcile.plans.plan import Plan
+from modelyard.objects import CONTROLLER_REVISIONS
+from modelyard.reconcile.plans import Plan
+from modelyard.workloads.rendering import Refused, Rendered, StoredChild
 from modelyard.workloads.roll_out.changes import Changes, Identity, differences, identity
 from modelyard.workloads.roll_out.gates import GateWatch
 from modelyard.workloads.roll_out.resolution import Resolved
 from modelyard.workloads.roll_out.returning import Aim
 from modelyard.workloads.roll_out.standing import ComponentStanding
-from modelyard.workloads.rendering.values import Refused, Rendered, StoredChild
 from modelyard.workloads.roll_out.world import StoredService
 
 PENDING = "MetadataPending"

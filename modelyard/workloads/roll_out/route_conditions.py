@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from modelyard.objects import Condition
-from modelyard.objects.kinds import SERVICES
-from modelyard.objects.parse import condition
+from modelyard.objects import SERVICES, Condition, condition
 from modelyard.resources import InferenceService
-from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering import migrates, names
 from modelyard.workloads.roll_out.component_revisions import component_workloads, knative_service
-from modelyard.workloads.rendering.predictors import migrates
 from modelyard.workloads.roll_out.rollout_state import Standing
 from modelyard.workloads.roll_out.standing import COMPONENTS, ComponentStanding, stand
 

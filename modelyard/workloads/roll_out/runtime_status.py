@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.parse import stored_status
-from modelyard.reconcile.plans.plan import OfSubject, Plan, Subject, Want, World
-from modelyard.reconcile.plans.spec_warning import with_spec_warning
+from modelyard.objects import Key, ResourceType, stored_status
+from modelyard.reconcile.plans import OfSubject, Plan, Subject, Want, World, with_spec_warning
 from modelyard.workloads.roll_out.world import RUNTIMES
 
 

@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering import GROUP, Body, ChildObject, StoredChild, names
 from modelyard.workloads.roll_out.changes import Identity, identity
 from modelyard.workloads.roll_out.diagnosis import Trouble, worst
-from modelyard.workloads.rendering.groups import GROUP
-from modelyard.workloads.rendering.values import Body, ChildObject, StoredChild
 from modelyard.workloads.roll_out.world import KNATIVE, WORKLOADS, ServicePod
 
 COMPONENTS = (names.ENGINE, names.DECODER, names.ROUTER)

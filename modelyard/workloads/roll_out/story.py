@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelyard.objects import Condition, Notice
-from modelyard.objects.deployment_modes import VIRTUAL
-from modelyard.objects.documents import cut
-from modelyard.objects.limits import LONGEST_MESSAGE
-from modelyard.objects.parse import condition, timestamp
-from modelyard.reconcile.plans.plan import Plan, Status
-from modelyard.reconcile.plans.status import status_plan
+from modelyard.objects import LONGEST_MESSAGE, VIRTUAL, Condition, Notice, condition, cut, timestamp
+from modelyard.reconcile.plans import Plan, Status, status_plan
+from modelyard.workloads.rendering import Rendered, taken, weights
 from modelyard.workloads.roll_out.component_revisions import component_statuses
 from modelyard.workloads.roll_out.gates import COMPARED, READY as READY_SINCE
-from modelyard.workloads.rendering.model_routes import taken, weights
 from modelyard.workloads.roll_out.model_status import model_status
 from modelyard.workloads.roll_out.resolution import ACCEPT
 from modelyard.workloads.roll_out.returning import GOOD, RETURNED, SINCE
 from modelyard.workloads.roll_out.rollout_state import Standing
-from modelyard.workloads.roll_out.route_conditions import COMPONENT_CONDITIONS, predictor_condition, roll_up, route_conditions
-from modelyard.workloads.rendering.values import Rendered
+from modelyard.workloads.roll_out.route_conditions import (
+    COMPONENT_CONDITIONS,
+    predictor_condition,
+    roll_up,
+    route_conditions,
+)
 from modelyard.workloads.roll_out.weight_status import WEIGHTS_READY, weights_ready
 
 READY, LATEST, INGRESS = "Ready", "LatestDeploymentReady", "IngressReady"

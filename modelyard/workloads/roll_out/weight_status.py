@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from modelyard.objects import Condition
-from modelyard.objects.documents import few
-from modelyard.workloads.rendering import names
+from modelyard.objects import Condition, few
+from modelyard.workloads.rendering import Body, Note, Refused, Rendered, loaded, loads_itself, names, subject
 from modelyard.workloads.roll_out.canaries import is_canary
-from modelyard.workloads.rendering.fine_tuned import subject
-from modelyard.workloads.rendering.lora import loaded, loads_itself
 from modelyard.workloads.roll_out.rollout_state import Standing
 from modelyard.workloads.roll_out.standing import is_workload
-from modelyard.workloads.rendering.values import Body, Note, Refused, Rendered
 
 WEIGHTS_READY: Final = "FineTunedWeightsReady"
 _NAMED: Final = 20

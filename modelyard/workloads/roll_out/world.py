@@ -11,13 +11,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
-from modelyard.objects import Key, ResourceType
-from modelyard.objects.documents import cut, printable
-from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, SERVICE_ACCOUNTS, SERVICES, STATEFUL_SETS
-from modelyard.objects.old_servers import HPA_VERSIONS, PDB_VERSIONS
-from modelyard.objects.parse import condition, controller_of, epoch, key_of, stored_status, texts
-from modelyard.reconcile.plans.plan import CLAIM, FAILED, OfSubject, ServedKind, Subject, Want
+from modelyard.models.delivery import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
+from modelyard.objects import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    HPA_VERSIONS,
+    PDB_VERSIONS,
+    PODS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    STATEFUL_SETS,
+    Key,
+    ResourceType,
+    condition,
+    controller_of,
+    cut,
+    epoch,
+    key_of,
+    printable,
+    stored_status,
+    texts,
+)
+from modelyard.reconcile.plans import CLAIM, FAILED, OfSubject, ServedKind, Subject, Want
 from modelyard.resources import (
     AutoscalingPolicyBinding,
     ClusterServingRuntime,
@@ -27,12 +42,9 @@ from modelyard.resources import (
     VariantAutoscaling,
 )
 from modelyard.runtimes import AcceleratorClass, ModelView, Runtime, Wishes, parse_model, parse_runtime, parse_wishes
-from modelyard.workloads.rendering import names
+from modelyard.workloads.rendering import GROUP, Refused, ServedModel, StoredChild, names, read_resource, served
 from modelyard.workloads.roll_out.changes import Object
 from modelyard.workloads.roll_out.diagnosis import Trouble, of_pod
-from modelyard.workloads.rendering.files import ServedModel, served
-from modelyard.workloads.rendering.groups import GROUP
-from modelyard.workloads.rendering.values import Refused, StoredChild, read_resource
 
 INFERENCE_SERVICES, MODELS = map(ResourceType.of_resource, (InferenceService, Model))
 RUNTIMES: Final = (ResourceType.of_resource(ServingRuntime), ResourceType.of_resource(ClusterServingRuntime))

@@ -20,8 +20,7 @@ import psutil
 import pytest
 from matplotlib.image import imsave
 
-from modelyard.benchmarks.measuring import measure
-from modelyard.benchmarks.measuring import results
+from modelyard.benchmarks.measuring import measure, results
 from modelyard.benchmarks.records.values import MEASUREMENT, Measurement, MeasurementReport, Output
 
 KEY = "verysecretkey"

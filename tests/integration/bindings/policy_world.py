@@ -17,16 +17,16 @@ from fleet_fixture import eventually, ready_status
 from metric_endpoints import Endpoints, Handler, fresh_address, page
 
 from modelyard.autoscaling.bindings.claims import without_rivals
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import BindingDecision
 from modelyard.autoscaling.decisions.explain import row
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES
-from modelyard.autoscaling.plans.binding_plans import binding_plans, policy_plans
+from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.live.collect_bindings import list_bindings, observe_bindings
 from modelyard.autoscaling.live.policy_state import PolicyState
-from modelyard.autoscaling.live.collect import Selection
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.autoscaling.plans.binding_plans import binding_plans, policy_plans
 from modelyard.cluster import Cluster, NotFound
 from modelyard.metrics.prometheus.client import Prometheus, PrometheusError
 from modelyard.metrics.prometheus.expressions import Expressions
@@ -35,8 +35,8 @@ from modelyard.objects.kinds import DEPLOYMENTS, PODS, STATEFUL_SETS
 from modelyard.reconcile.kernel.carry_out import Outcome, carry_out
 from modelyard.reconcile.kernel.fence import Fence
 from modelyard.reconcile.kernel.mirror import Mirror
-from modelyard.reconcile.plans.plan import Plan, Ref
 from modelyard.reconcile.kernel.tell import Said, tell
+from modelyard.reconcile.plans.plan import Plan, Ref
 
 KINDS = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}
 NO_PROMETHEUS = PrometheusError("no Prometheus in this test")

@@ -13,15 +13,15 @@ from metric_endpoints import Handler, cut, endless, hang, page
 from policy_world import NO_PROMETHEUS, PolicyWorld
 
 from modelyard.autoscaling.bindings.claims import without_rivals
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.fleet.fleet import Consumer, Fleet
 from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES
+from modelyard.autoscaling.live.collect import Selection
 from modelyard.autoscaling.live.collect_bindings import list_bindings, observe_bindings
 from modelyard.autoscaling.live.policy_state import PolicyState
-from modelyard.autoscaling.live.collect import Selection
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.cluster import Cluster, Invalid, UnknownKind
-from modelyard.metrics.prometheus.expressions import Expressions
 from modelyard.metrics.endpoints.scrape import Scraper
+from modelyard.metrics.prometheus.expressions import Expressions
 from modelyard.objects import Key, WorkloadId
 from modelyard.objects.kinds import CRDS, DEPLOYMENTS, PODS
 from modelyard.reconcile.kernel.fence import Fence, NotTheWriter

@@ -9,8 +9,8 @@ from kthena_models import PLAIN, a_backend, a_model, a_worker, children
 from metric_endpoints import fresh_address
 from policy_world import PolicyWorld, waiting
 
-from modelyard.autoscaling.reading.bindings.objects import ROLE
 from modelyard.autoscaling.live.policy_state import PolicyState
+from modelyard.autoscaling.reading.bindings.objects import ROLE
 from modelyard.cluster import NotFound
 from modelyard.resources.annotations import ROLE_RATIO
 from modelyard.workloads.kthena.setup import Existing

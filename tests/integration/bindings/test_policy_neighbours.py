@@ -11,11 +11,11 @@ from fleet_fixture import eventually, quick, run_tick
 from policy_world import PolicyWorld
 from prometheus_server import PrometheusServer
 
+from modelyard.autoscaling.configuration.settings import Mode
 from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.live.settings import ControllerSettings
-from modelyard.autoscaling.configuration.settings import Mode
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import DEPLOYMENTS, HPAS
 

@@ -22,8 +22,8 @@ from modelyard.models.delivery.names import CLUSTER_BASE_MODELS, KINDS
 from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES, NODES
-from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.kernel.reconciler import Registered
+from modelyard.reconcile.plans.dispatch import Acting
 
 L40S = {"modelyard.dev/node-group": "l40s"}
 

@@ -12,8 +12,8 @@ from conftest import L40S, Models, ready
 from model_hub import Hub
 
 from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS
-from modelyard.models.execution.requests import request_model
 from modelyard.models.delivery.world import VERIFY
+from modelyard.models.execution.requests import request_model
 from modelyard.objects import Key
 from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS, SECRETS
 from modelyard.objects.parse import timestamp

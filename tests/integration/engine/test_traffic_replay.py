@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from modelyard.traffic.traces.latency import SLO, Ending, Latency
 from modelyard.traffic.clients.replay import Replay, ReplaySettings, columns
 from modelyard.traffic.router import Endpoint
+from modelyard.traffic.traces.latency import SLO, Ending, Latency
 from modelyard.traffic.traces.trace import Trace
 
 pytestmark = pytest.mark.integration

@@ -17,11 +17,11 @@ from fleet_fixture import ServedModel, quick, run_tick
 from install_manifests import tenant
 from prometheus_server import PrometheusServer
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.fleet.kinds import BINDINGS, POLICIES, VARIANTS
 from modelyard.autoscaling.live.collect import MOST_READ_ALONE, read_workloads
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.variants.classes import MOST_CLASS_MAPS
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack

@@ -14,11 +14,11 @@ from command_line import modelyard_beside
 from fleet_fixture import ServedModel, quick, run_tick
 from prometheus_server import PrometheusServer, free_port
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.offline.manifests import DUMP
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.cli.convert import converted
 from modelyard.cli.plan_json import as_json
 from modelyard.cluster import Cluster

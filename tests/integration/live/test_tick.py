@@ -9,10 +9,10 @@ import pytest
 from fleet_fixture import ServedModel, eventually, quick, run_tick
 from prometheus_server import PrometheusServer
 
+from modelyard.autoscaling.configuration.settings import Mode
 from modelyard.autoscaling.fleet.kinds import SERVICES, VARIANTS
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
-from modelyard.autoscaling.configuration.settings import Mode
 from modelyard.cluster import Cluster, Invalid
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, HPAS, NAMESPACES, STATEFUL_SETS
 from modelyard.resources import ResourceInvalid, VariantAutoscaling

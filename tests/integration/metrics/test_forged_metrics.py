@@ -9,8 +9,8 @@ from fleet_fixture import Gauges, MetricSource, eventually
 from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics.prometheus.client import Prometheus, PrometheusSettings
-from modelyard.metrics.vocabulary.queries import GATEWAY_QUEUE
 from modelyard.metrics.prometheus.signals import LastSeen, read_signals
+from modelyard.metrics.vocabulary.queries import GATEWAY_QUEUE
 
 pytestmark = pytest.mark.integration
 

@@ -19,9 +19,9 @@ from prometheus_server import PrometheusServer, free_port
 
 from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
 from modelyard.metrics.prometheus.loads import LoadHistory
-from modelyard.metrics.vocabulary.queries import offered_load
 from modelyard.metrics.prometheus.served import read_served
 from modelyard.metrics.prometheus.signals import read_signals
+from modelyard.metrics.vocabulary.queries import offered_load
 from modelyard.metrics.vocabulary.values import PodPerformance, Signals
 from modelyard.metrics.vocabulary.vocabulary import ENGINES
 

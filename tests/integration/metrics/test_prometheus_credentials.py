@@ -16,8 +16,8 @@ from prometheus_server import free_port
 from modelyard.autoscaling.live.controller import Controller
 from modelyard.autoscaling.live.settings import ControllerSettings
 from modelyard.metrics.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
-from modelyard.replay.request import ReplayRequest
 from modelyard.replay.backtest.scenario import read_scenario
+from modelyard.replay.request import ReplayRequest
 
 pytestmark = pytest.mark.integration
 

@@ -21,8 +21,8 @@ from node_jobs import Node
 from obstore.exceptions import BaseError
 from own_authority import vouched
 
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources import Credentials, azure, open_source
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.storage.uri import Bucket, parse
 
 FILES = {"config.json": b"{}", "w.safetensors": bytes(range(256)) * 1000, "a/b/c.txt": b"c" * 2000, "none": b""}

@@ -13,9 +13,9 @@ from node_jobs import QUICK, Node
 from s3_server import object_store
 
 from modelyard.models.download import node as jobs
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.sources import Chunk, Credentials, Listing, ModelSource, SourceFile, open_source
 from modelyard.models.download.store import ModelRecord, NodeStore
+from modelyard.models.sources import Chunk, Credentials, Listing, ModelSource, SourceFile, open_source
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.storage.uri import parse
 
 WEIGHTS = bytes(range(256)) * 1000

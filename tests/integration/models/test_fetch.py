@@ -12,9 +12,9 @@ from huggingface_hub import snapshot_download
 from model_hub import Fault, Hub
 from node_jobs import Node, patterns
 
+from modelyard.models.delivery.legs import told
 from modelyard.models.download import node as jobs
 from modelyard.models.download.filters import FileRules
-from modelyard.models.delivery.legs import told
 from modelyard.models.download.pace import Limits
 from modelyard.models.execution.transfers import progress_of
 

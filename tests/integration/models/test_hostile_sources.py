@@ -21,10 +21,10 @@ from model_hub import Fault, Hub, serve
 from node_jobs import Node, patterns
 
 from modelyard.models import sources
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.delivery.running import JobOutcome
 from modelyard.models.sources import check_host
 from modelyard.models.sources.http import Http
+from modelyard.models.storage.errors import FetchError
 
 FILES = {"config.json": b"{}", "w.safetensors": bytes(range(256)) * 100}
 DEEP = b"[" * 200_000

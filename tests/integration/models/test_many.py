@@ -17,8 +17,8 @@ from node_jobs import Node
 
 from modelyard.models.download import node as jobs
 from modelyard.models.download.pace import Limits
-from modelyard.models.sources import Listing, SourceFile
 from modelyard.models.download.store import ModelRecord, NodeStore
+from modelyard.models.sources import Listing, SourceFile
 
 FILES = {"config.json": b"{}", "w.safetensors": bytes(range(256)) * 4000}
 

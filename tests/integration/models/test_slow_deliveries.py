@@ -17,8 +17,8 @@ from plain_bucket import Bucket, serve
 
 from modelyard.models.download.node import Report
 from modelyard.models.download.pace import DiskLimits, Limits
-from modelyard.models.sources.http import Http
 from modelyard.models.download.store import EXPECTED, NodeStore
+from modelyard.models.sources.http import Http
 
 WEIGHTS = bytes(range(256)) * 4000
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted for it")

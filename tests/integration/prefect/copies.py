@@ -21,9 +21,9 @@ from prefect.states import Completed, Failed
 from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.reconcile.kernel.run_view import act
 from modelyard.reconcile.plans.dispatch import Claim
 from modelyard.reconcile.plans.plan import Plan, World
-from modelyard.reconcile.kernel.run_view import act
 
 
 class Troubled(Copies):

@@ -28,8 +28,8 @@ from flows.roll_out import roll_out
 from modelyard.cluster import Cluster
 from modelyard.objects import Key, ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS, SERVICES
-from modelyard.reconcile.plans.plan import PlanStep, StepId
 from modelyard.reconcile.kernel.run_view import StepFailed
+from modelyard.reconcile.plans.plan import PlanStep, StepId
 from tasks import steps
 from tasks.reconcile import BY_ID
 from tasks.steps import RunRef, open_run, run_step

@@ -34,8 +34,8 @@ from flows.reconcile import reconcile
 from modelyard.cluster import Cluster, NotFound
 from modelyard.local.stack import LocalStack
 from modelyard.models.delivery.names import CLUSTER_BASE_MODELS
-from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.models.delivery.world import VERIFY
+from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, NAMESPACES
 from modelyard.objects.parse import timestamp

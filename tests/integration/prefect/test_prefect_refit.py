@@ -18,9 +18,9 @@ from modelyard.autoscaling.fleet.kinds import VARIANTS
 from modelyard.autoscaling.fleet.provenance import PROVENANCE
 from modelyard.autoscaling.sizing.experiment import smallest
 from modelyard.autoscaling.sizing.fit import Point
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY, RE_RUN, Memory
 from modelyard.benchmarks.measuring.profiles import LIBRARY, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.measuring.results import RunRecord, as_csv
-from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY, RE_RUN, Memory
 from modelyard.cluster import Cluster
 from modelyard.engine.config import EngineConfig
 from modelyard.local.stack import LocalStack

@@ -14,8 +14,8 @@ from modelyard.objects import Condition, Key, Notice, ResourceType, WorkloadId
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, EVENTS
 from modelyard.reconcile.kernel.carry_out import Outcome, carry_out
 from modelyard.reconcile.kernel.fence import Fence, NotTheWriter
-from modelyard.reconcile.plans.plan import FINALIZER, Child, Plan, Ref, Scale, Status, Subject
 from modelyard.reconcile.kernel.tell import Said, tell
+from modelyard.reconcile.plans.plan import FINALIZER, Child, Plan, Ref, Scale, Status, Subject
 from modelyard.reconcile.plans.write_rules import WriteRules
 from modelyard.resources import AutoscalingPolicy
 

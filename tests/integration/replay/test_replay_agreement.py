@@ -15,13 +15,13 @@ import pytest
 
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
+from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.simulation.variants import VariantSpec
-from modelyard.traffic.traces.latency import Ending
 from modelyard.traffic.clients.replay import Replay, ReplaySettings
 from modelyard.traffic.router import Endpoint
+from modelyard.traffic.traces.latency import Ending
 from modelyard.traffic.traces.trace import Trace
 
 pytestmark = pytest.mark.integration

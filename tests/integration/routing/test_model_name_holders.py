@@ -25,8 +25,8 @@ from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel.carry_out import carry_out
 from modelyard.reconcile.kernel.fence import Fence
-from modelyard.reconcile.plans.plan import Mark, Plan, Subject
 from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
+from modelyard.reconcile.plans.plan import Mark, Plan, Subject
 from modelyard.router.process.service import RouterProcess
 from modelyard.router.settings import RouterSettings
 from modelyard.routing.lifecycle import RouteStatus

@@ -19,8 +19,8 @@ from modelyard.models.delivery.lifecycle import ModelDelivery
 from modelyard.models.delivery.names import CLUSTER_BASE_MODELS, KINDS
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS, SERVICES
-from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.kernel.reconciler import Registered
+from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 from modelyard.workloads.roll_out.lifecycle import ServiceRollOut
 from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, MODELS, RUNTIMES

@@ -21,17 +21,17 @@ from deployments.demo.sources import tokenizer
 from modelyard.backoff import Backoff
 from modelyard.benchmarks.jobs import series
 from modelyard.benchmarks.jobs.lifecycle import BenchmarkRuns
+from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY, RE_RUN, TOKENIZER
 from modelyard.benchmarks.measuring.outputs import open_output
 from modelyard.benchmarks.measuring.results import load, of_store
 from modelyard.benchmarks.records.values import Output
-from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY, RE_RUN, TOKENIZER
 from modelyard.cluster import Cluster, Object
 from modelyard.local.stack import LocalStack
 from modelyard.models.delivery.names import CLUSTER_BASE_MODELS
 from modelyard.models.storage.settings import CONFIG_MAP, KEY
 from modelyard.objects.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS, PERSISTENT_VOLUME_CLAIMS, SECRETS
-from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.kernel.reconciler import Registered
+from modelyard.reconcile.plans.dispatch import Acting
 
 pytestmark = pytest.mark.integration
 MODEL = {

@@ -17,9 +17,9 @@ from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS, MEMORY, PROBE_OF, Me
 from modelyard.cluster import Cluster, Object
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS
+from modelyard.reconcile.kernel.reconciler import Registered
 from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.plans.memory import render_memory
-from modelyard.reconcile.kernel.reconciler import Registered
 from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration

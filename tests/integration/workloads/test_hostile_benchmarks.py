@@ -24,11 +24,11 @@ from modelyard.objects.kinds import JOBS, PERSISTENT_VOLUME_CLAIMS, SERVICES
 from modelyard.onboarding.execution.service_check import service_address
 from modelyard.reconcile.kernel import run_view
 from modelyard.reconcile.kernel.carry_out import MOST_DEEDS
-from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.kernel.fence import take
-from modelyard.reconcile.plans.plan import FAILED, LARGEST
 from modelyard.reconcile.kernel.reconciler import Reconciler, Registered
 from modelyard.reconcile.kernel.run_view import act
+from modelyard.reconcile.plans.dispatch import Acting
+from modelyard.reconcile.plans.plan import FAILED, LARGEST
 from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration

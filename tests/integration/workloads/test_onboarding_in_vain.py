@@ -19,11 +19,11 @@ from modelyard.benchmarks.jobs.world import BENCHMARK_JOBS
 from modelyard.cluster import Cluster, NotFound
 from modelyard.objects import Key
 from modelyard.objects.kinds import ResourceType
+from modelyard.onboarding.execution.start import take_over
 from modelyard.onboarding.planning.lifecycle import Onboarding
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.onboarding.execution.start import take_over
-from modelyard.reconcile.plans.plan import Plan, World
 from modelyard.reconcile.kernel.run_view import act
+from modelyard.reconcile.plans.plan import Plan, World
 from modelyard.workloads.roll_out.world import INFERENCE_SERVICES
 
 pytestmark = pytest.mark.integration

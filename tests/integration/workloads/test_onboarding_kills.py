@@ -24,11 +24,11 @@ from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.local.stack import LocalStack
 from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects.kinds import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS
+from modelyard.onboarding.execution.start import OnboardRefused, take_over
 from modelyard.onboarding.planning import objects
 from modelyard.onboarding.request import OnboardRequest
-from modelyard.onboarding.execution.start import OnboardRefused, take_over
-from modelyard.reconcile.plans.memory import render_memory
 from modelyard.reconcile.kernel.run_view import act
+from modelyard.reconcile.plans.memory import render_memory
 from modelyard.workloads.rendering import names
 from modelyard.workloads.roll_out.world import INFERENCE_SERVICES, RUNTIMES, VARIANTS
 

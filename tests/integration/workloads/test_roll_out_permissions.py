@@ -20,11 +20,11 @@ from needed_rights import Notes, Right, noted
 from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CONFIG_MAPS, PODS, SERVICES
-from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.kernel.reconciler import Registered
+from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
-from modelyard.workloads.roll_out.runtime_status import RUNTIME_STATUSES
 from modelyard.workloads.rendering.settings import CONFIG_MAP
+from modelyard.workloads.roll_out.runtime_status import RUNTIME_STATUSES
 from modelyard.workloads.roll_out.world import (
     ACCELERATOR_CLASSES,
     CLASSES_SERVED,

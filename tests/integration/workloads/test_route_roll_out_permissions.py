@@ -21,9 +21,9 @@ from modelyard.local.stack import LocalStack
 from modelyard.metrics.vocabulary.values import RoutedRequests
 from modelyard.objects import Key
 from modelyard.objects.kinds import PODS
-from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.kernel.fence import take
 from modelyard.reconcile.kernel.reconciler import Registered
+from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.routing.lifecycle import RouteStatus, ServerStatus
 from modelyard.routing.objects import ROUTES, SERVERS
 from modelyard.routing.rolling import WISH, RouteReading

@@ -13,10 +13,10 @@ from policy_builders import SETTINGS, binding, each, target
 from slo_builders import SLO, P, carry_on, slo_fleet
 
 from modelyard.autoscaling.bindings.shares import OPTIMIZER, Candidate, blocks, most_blocks
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.budget import BEYOND
 from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.select import MOST_TOGETHER
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.objects import Key
 
 NOTHING = FleetSettings(headroom=False)

@@ -9,13 +9,13 @@ from builders import EAGER, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition,
 from pydantic import BaseModel
 
 from modelyard.autoscaling.decisions.conditions import build
-from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.decisions.decision import Action
 from modelyard.autoscaling.decisions.explain import lines, remarks, row
-from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.decisions.reasons import ConditionValue
 from modelyard.autoscaling.fleet.startup import learn_startup
+from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.objects import Condition
 from modelyard.reconcile.plans.memory import parse_memory, render_memory

@@ -9,8 +9,8 @@ from random_fleets import decisions_of
 from slo_builders import H100, SLO, run_slo
 from stages import rising
 
-from modelyard.autoscaling.decisions.explain import lines, row
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.decisions.explain import lines, row
 
 
 def test_latency_targets():

@@ -10,10 +10,10 @@ from dataclasses import replace
 from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, gpu_node, make_fleet, records, run
 from hypothesis import assume, given, strategies as st
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, Mode
 from modelyard.autoscaling.decisions.decision import Action
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, Mode
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.objects import Key
 
 KV = st.integers(0, 100).map(lambda n: n / 100)

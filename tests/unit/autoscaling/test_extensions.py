@@ -11,10 +11,9 @@ import pytest
 from builders import MODEL, PUBLISHED, SATURATION, Serving, make_fleet, one
 from slo_builders import SLO, one_slo, run_slo
 
-from modelyard.autoscaling.pipeline import stages
-from modelyard.autoscaling.pipeline import strategies
-from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline import stages, strategies
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.stage import PipelineStage, StageResult
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"

@@ -9,10 +9,10 @@ from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, gpu_node, make_fl
 from decisions import Told, told
 from hypothesis import given, strategies as st
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.decisions.decision import Action
 from modelyard.autoscaling.fleet.accelerators import published_short_name, short_name
 from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.decisions.decision import Action
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools, pool_of_node
 from modelyard.objects import Key, Node, OwnerRef, Pod
 from modelyard.objects.selectors import parse_selector

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from builders import EAGER, NOW, Serving, condition, one
 
-from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.memory.variants import VariantMemory
 
 BUSY = [(0.65, 0)] * 4
 IDLE = [(0.1, 0)] * 4

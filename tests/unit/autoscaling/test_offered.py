@@ -8,9 +8,9 @@ import pytest
 from builders import NOW, Serving, make_fleet
 from hypothesis import given, strategies as st
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import ModelLoad
 
 SETTINGS = FleetSettings(headroom=False, max_step_up=100, max_step_up_factor=10)

@@ -9,15 +9,15 @@ import pytest
 from builders import Serving, make_fleet
 from hypothesis import given, strategies as st
 
-from modelyard.autoscaling.fleet import owners
+from modelyard.autoscaling.configuration.handling import MAX_REPLICAS, MIN_REPLICAS, Handling, fleet_handling
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.bounds import variant_bounds
-from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.decisions.decision import VariantDecision
 from modelyard.autoscaling.decisions.explain import lines
+from modelyard.autoscaling.fleet import owners
 from modelyard.autoscaling.fleet.fleet import Consumer
-from modelyard.autoscaling.configuration.handling import MAX_REPLICAS, MIN_REPLICAS, Handling, fleet_handling
 from modelyard.autoscaling.fleet.kinds import CLUSTER_RUNTIMES, RUNTIMES
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.objects import Key, ReplicaLimits, Workload, parse
 
 BUSY = (0.95, 9.0)

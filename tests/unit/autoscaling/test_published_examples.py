@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import EAGER, NOW, PUBLISHED, REPAIRED, Serving, make_fleet, one, records, run
 
-from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.decisions.decision import Action
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.published.percentages import (
     VariantNumbers,
     analyse_published,

@@ -21,10 +21,10 @@ from builders import (
 )
 from decisions import told
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.decisions.decision import Action
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.targets import grow_limit, hpa_step
 from modelyard.objects import Key, OwnerRef, Pod
 

@@ -9,9 +9,9 @@ from builders import EAGER, NOW, Serving, condition, hpa, one, run
 from examples import few
 from hypothesis import given, strategies as st
 
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.decisions.decision import Action
 from modelyard.autoscaling.memory.variants import VariantMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 
 TICK = 15
 HOUR = 240

@@ -9,9 +9,9 @@ import pytest
 from builders import CONTROLLER, MODEL, PUBLISHED, REPAIRED, SATURATION, Serving, condition, make_fleet, one, run
 
 from modelyard.autoscaling.configuration.config_maps import look_alikes
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.decisions.decision import Action
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.decisions.decision import Action
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.saturation_config import Quota, SaturationConfigs, Thresholds, TokenThresholds
 from modelyard.objects import Key
 

@@ -10,8 +10,8 @@ from builders import CONTROLLER, EAGER, MODEL, NOW, PUBLISHED, REPAIRED, ZERO, S
 from decisions import Told
 
 from modelyard.autoscaling.configuration.config_maps import look_alikes
-from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.variants.zero_config import LONGEST, ZeroConfigs, ZeroRule, retentions
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration

@@ -8,10 +8,10 @@ import pytest
 from builders import LABEL, MODEL, NOW, PUBLISHED, REPAIRED, Serving, condition, hpa, make_fleet, one, records, run
 from decisions import told
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.decisions.decision import Action
 from modelyard.autoscaling.fleet.fleet import Consumer
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import PodSignal
 from modelyard.objects import Key, Namespace, Node, OwnerRef, Pod, TargetRef, WorkloadId
 

@@ -10,8 +10,8 @@ from builders import NOW, PUBLISHED, REPAIRED, Serving, condition, hpa, make_fle
 from decisions import Told
 from slo_builders import SLO, one_slo
 
-from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.configuration.handling import MAX_REPLICAS, MIN_REPLICAS
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.objects import Condition, Node
 
 BUSY = [(0.95, 12.0), (0.9, 8.0)]

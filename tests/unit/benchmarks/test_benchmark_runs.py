@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from benchmark_world import NOW, Benchmarks, run
 
-from modelyard.benchmarks.records.charts import MOST_DRAWN, PERCENTILES, THROUGHPUT, draw
 from modelyard.benchmarks.jobs.series import MOST_ANEW, MOST_ATTEMPTS, RETRIES
 from modelyard.benchmarks.jobs.story import line
-from modelyard.benchmarks.records.values import MeasurementReport
 from modelyard.benchmarks.jobs.world import MEMORY, MOST_RUNS, RE_RUN, TOKENIZER, Memory
+from modelyard.benchmarks.records.charts import MOST_DRAWN, PERCENTILES, THROUGHPUT, draw
+from modelyard.benchmarks.records.values import MeasurementReport
 from modelyard.models.delivery.legs import STARTING
 from modelyard.reconcile.plans.dispatch import with_awaited_run
 

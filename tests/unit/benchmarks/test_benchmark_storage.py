@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from benchmark_world import OUTPUT, Benchmarks
 
+from modelyard.benchmarks.jobs.storage import DATASET_CREDENTIALS, DATASET_FOLDER
 from modelyard.benchmarks.measuring import datasets
 from modelyard.benchmarks.records.program import MeasureError, environment
-from modelyard.benchmarks.jobs.storage import DATASET_CREDENTIALS, DATASET_FOLDER
 from modelyard.benchmarks.records.values import DatasetAccess, Measurement
 
 BASE = {

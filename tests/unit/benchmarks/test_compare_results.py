@@ -10,13 +10,12 @@ import pytest
 from command_line import modelyard
 from hypothesis import given, strategies as st
 
-from modelyard.benchmarks.records import charts
-from modelyard.benchmarks.measuring import compare
-from modelyard.benchmarks.measuring import results
+from modelyard.benchmarks.measuring import compare, results
 from modelyard.benchmarks.measuring.compare import ConditionInvalid, parse_condition
 from modelyard.benchmarks.measuring.outputs import FolderStore
-from modelyard.benchmarks.records.program import MeasureError
 from modelyard.benchmarks.measuring.results import BenchmarkResults, RunRecord, ordered
+from modelyard.benchmarks.records import charts
+from modelyard.benchmarks.records.program import MeasureError
 from modelyard.benchmarks.records.values import LatencySpread, MeasuredRun
 
 

@@ -12,10 +12,10 @@ from onboarded import FAST, request, runs
 from test_program_records import asked, program_file
 
 from modelyard.autoscaling.sizing.fit import FitError
-from modelyard.benchmarks.records import records
 from modelyard.benchmarks.measuring.profiles import points
-from modelyard.benchmarks.records.program import MeasureError
 from modelyard.benchmarks.measuring.results import BenchmarkResults, RunRecord
+from modelyard.benchmarks.records import records
+from modelyard.benchmarks.records.program import MeasureError
 from modelyard.benchmarks.records.values import LatencySpread, MeasuredRun
 from modelyard.onboarding.planning.choose import choose, engine_speed
 

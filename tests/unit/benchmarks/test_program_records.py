@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from modelyard.benchmarks.records import records
 from modelyard.benchmarks.measuring.measure import failed, fitted
+from modelyard.benchmarks.records import records
 from modelyard.benchmarks.records.program import MeasureError
 from modelyard.benchmarks.records.values import Measurement, Output
 from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES

@@ -11,12 +11,12 @@ from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, World, binding, eac
 
 from modelyard.autoscaling.bindings.problems import conflicts
 from modelyard.autoscaling.bindings.story import totals, units
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, Mode
 from modelyard.autoscaling.decisions.decision import Action, BindingDecision
+from modelyard.autoscaling.fleet.binding_view import BindingView, DirectionLimits, Panic
+from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory
 from modelyard.autoscaling.plans.binding_plans import status_of
 from modelyard.autoscaling.reading.bindings.gauges import gauges_of
-from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, Mode
-from modelyard.autoscaling.fleet.binding_view import BindingView, DirectionLimits, Panic
 from modelyard.objects import Key
 from modelyard.reconcile.plans.memory import parse_memory, render_memory
 from modelyard.reconcile.plans.status import patch

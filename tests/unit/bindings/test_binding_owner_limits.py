@@ -11,9 +11,9 @@ from policy_builders import METRIC, SETTINGS, binding, each, target
 from modelyard.autoscaling.bindings.explain import blocks
 from modelyard.autoscaling.bindings.story import totals
 from modelyard.autoscaling.decisions.decision import BindingDecision
-from modelyard.autoscaling.reading.bindings import objects
-from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.fleet.binding_view import BindingView
+from modelyard.autoscaling.memory.bindings import BindingMemory
+from modelyard.autoscaling.reading.bindings import objects
 from modelyard.objects import ReplicaLimits
 from modelyard.resources.annotations import SCALE_TO_ZERO_GRACE
 

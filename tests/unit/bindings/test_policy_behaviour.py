@@ -9,9 +9,9 @@ from policy_builders import FREE, METRIC, SETTINGS, WRITTEN, binding, each, poli
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.behaviour import correct, remembered
 from modelyard.autoscaling.bindings.recommend import CEILING, ceiling, recommend
+from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.published.policies import DocumentedCorrector
-from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic
 
 
 def test_panic_leaves_zero() -> None:

@@ -11,8 +11,8 @@ import pytest
 from binding_decisions import decide_binding
 from policy_builders import METRIC, SETTINGS, WRITTEN, binding, policy, target
 
-from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic
+from modelyard.autoscaling.memory.bindings import BindingMemory
 
 MODEL = Behaviour(DirectionLimits(1, 100, 15, "Or", 0), DirectionLimits(1, 100, 15, "Or", 300), Panic(1000, 0, 200, 60))
 TICK = 15

@@ -9,8 +9,8 @@ from binding_decisions import decide_binding
 from policy_builders import FREE, METRIC, SETTINGS, World, binding, each, policy, target
 
 from modelyard.autoscaling.bindings.recommend import recommend
-from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.fleet.binding_view import Behaviour, BindingView, DirectionLimits, Panic
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.objects import Key, WorkloadId
 
 TWO = {METRIC: 10.0, "latency": 100.0}

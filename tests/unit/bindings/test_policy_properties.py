@@ -12,8 +12,8 @@ from policy_builders import METRIC, SETTINGS, World, binding, each, policy, targ
 from modelyard.autoscaling.bindings import windows
 from modelyard.autoscaling.bindings.recommend import recommend
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
-from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory, History
 from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits, Panic
+from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory, History
 from modelyard.reconcile.plans.memory import parse_memory, render_memory
 
 TICK = SETTINGS.tick

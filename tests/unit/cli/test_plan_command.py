@@ -22,8 +22,8 @@ import yaml
 from command_line import modelyard
 from typer.testing import CliRunner, Result
 
-from modelyard.autoscaling.decisions.decision import Evidence, Now, Target, Why, Writes
 from modelyard.autoscaling.configuration.files import PlanInputError
+from modelyard.autoscaling.decisions.decision import Evidence, Now, Target, Why, Writes
 from modelyard.cli.main import app
 from modelyard.cli.options import UsageError
 

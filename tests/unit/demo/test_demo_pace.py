@@ -13,8 +13,8 @@ import pytest
 from deployments.demo import pace
 from deployments.demo.console import DemoConsole, DemonstrationFailed, run_script
 from deployments.demo.pace import LAG_LIMIT, LATENESS_LIMIT, LEAST_SHARE, Lateness, Pace, choose_compression, next_share
-from modelyard.traffic.traces.latency import Ending
 from modelyard.traffic.clients.replay import RequestResult
+from modelyard.traffic.traces.latency import Ending
 
 
 @pytest.mark.parametrize(("free_cores", "compression"), [(8.0, 10.0), (0.9, 10.0), (0.6, 6.5), (0.3, 4.0), (0.0, 4.0)])

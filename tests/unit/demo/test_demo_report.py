@@ -11,8 +11,8 @@ import pytest
 from deployments.demo.observations import Sample, changes, replica_minutes
 from deployments.demo.report import Outcome, checks, describe_result, draw, latency_by_minute
 from deployments.demo.scenario import VARIANTS, Scenario
-from modelyard.traffic.traces.latency import Ending
 from modelyard.traffic.clients.replay import RequestResult
+from modelyard.traffic.traces.latency import Ending
 
 SCENARIO = Scenario()
 STEP = 0.2

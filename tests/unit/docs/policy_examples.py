@@ -10,12 +10,12 @@ from typing import Any
 import yaml
 from binding_decisions import decide_bindings
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import BindingDecision
+from modelyard.autoscaling.fleet.binding_view import TargetView
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.plans.binding_plans import policy_plan, status_of as binding_status
 from modelyard.autoscaling.reading.bindings.objects import binding, policy
-from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import TargetView
 from modelyard.reconcile.plans.status import patch
 
 SAMPLES = Path(__file__).resolve().parents[3] / "config" / "samples" / "autoscaling"

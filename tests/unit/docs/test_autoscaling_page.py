@@ -14,8 +14,8 @@ from policy_examples import BEGIN, SAMPLES, Example, effective, manifests, statu
 from typer.testing import CliRunner
 
 from modelyard.autoscaling.bindings.shares import Candidate, exact_shares, greedy_shares
-from modelyard.autoscaling.reading.bindings.objects import binding
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.reading.bindings.objects import binding
 from modelyard.autoscaling.sizing.within import NEAREST
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.autoscaling.variants.saturation_config import BUILT_IN

@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from flows.parameters import AutoscaleParameters
-from modelyard.autoscaling.fleet.fleet import SLOSpec
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.fleet import SLOSpec
 from modelyard.autoscaling.variants import saturation_config, zero_config
-from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.classes import ServiceClasses
 from modelyard.autoscaling.variants.costs import UnitCosts
+from modelyard.autoscaling.variants.saturation_config import SaturationConfigs
 from modelyard.autoscaling.variants.zero_config import ZeroConfigs
 from modelyard.objects import Key
 from modelyard.objects.durations import parse_go_duration

@@ -15,8 +15,8 @@ from modelyard.metrics.endpoints.scrape import MOST_PAGES
 from modelyard.models.delivery.legs import STARTING
 from modelyard.models.delivery.lifecycle import MOST_REMOVALS
 from modelyard.objects.documents import MAX_TEXT
-from modelyard.reconcile.plans.plan import LARGEST
 from modelyard.reconcile.kernel.reconciler import MOST_CARRIED_OUT
+from modelyard.reconcile.plans.plan import LARGEST
 from modelyard.reconcile.plans.run_limits import PLACES, RunLimits
 from modelyard.router.process.processor_shares import PASS_SECONDS
 from modelyard.routing import usage

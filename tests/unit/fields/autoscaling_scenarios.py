@@ -11,21 +11,21 @@ import yaml
 from binding_decisions import decide_binding
 from field_mutations import InvalidObject, Scenario
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.reading import observe
-from modelyard.autoscaling.plans.binding_plans import binding_plan
-from modelyard.autoscaling.reading.bindings import objects
-from modelyard.autoscaling.reading.bindings.pods import TargetPods, target_pods
-from modelyard.autoscaling.reading.bindings.values import Histories
-from modelyard.autoscaling.reading.bindings.views import ListedBindings, binding_view, scrapes, target_plans
-from modelyard.autoscaling.plans.variant_plans import variant_plans
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
 from modelyard.autoscaling.live.wants import LIVE_PODS
 from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import manifest
 from modelyard.autoscaling.offline.snapshot import read_snapshot
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.plans.binding_plans import binding_plan
+from modelyard.autoscaling.plans.variant_plans import variant_plans
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.reading.bindings import objects
+from modelyard.autoscaling.reading.bindings.pods import TargetPods, target_pods
+from modelyard.autoscaling.reading.bindings.values import Histories
+from modelyard.autoscaling.reading.bindings.views import ListedBindings, binding_view, scrapes, target_plans
 from modelyard.metrics.vocabulary.pages import Page, Scrape, parse
 from modelyard.objects import Key, Workload, WorkloadId
 from modelyard.reconcile.kernel.mirror import Store

@@ -13,9 +13,9 @@ from field_mutations import Scenario, mutants
 from kthena_models import a_backend, a_model, a_worker
 from service_world import Fleet
 
+from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.autoscaling.plans.binding_plans import policy_plan
 from modelyard.autoscaling.reading.bindings import objects
-from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.objects import Key, ResourceType
 from modelyard.reconcile.kernel.mirror import Store
 from modelyard.reconcile.plans.plan import Plan

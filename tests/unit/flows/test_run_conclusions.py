@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from modelyard.objects import Key
-from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
 from modelyard.reconcile.kernel.run_view import Acted
+from modelyard.reconcile.plans.object_result import ObjectResult, ResultState
 from tasks.steps import conclude
 
 CHAT, EVIL = Key("bank", "chat"), Key("evil", "x")

@@ -10,8 +10,8 @@ from builders import NOW, Serving
 from hypothesis import given, strategies as st
 from stages import percentages_decide, rising, tokens_decide
 
-from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
+from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.variants.forecast import expected
 from modelyard.autoscaling.variants.headroom import plan_ahead
 from modelyard.metrics.vocabulary.values import ModelLoad

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.fleet.fleet import SLOSpec, Variant
 from modelyard.autoscaling.reading.demands import (
     at_zero,
@@ -15,7 +16,6 @@ from modelyard.autoscaling.reading.demands import (
     token_namespaces,
     wake_expressions,
 )
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.variants.classes import MOST_CLASS_MAPS, class_references
 from modelyard.objects import Key, TargetRef, Workload, WorkloadId
 

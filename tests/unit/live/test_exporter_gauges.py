@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from modelyard.autoscaling.decisions.decision import Prediction, Record
 from modelyard.autoscaling.fleet.fleet import Variant
 from modelyard.autoscaling.fleet.kinds import VARIANTS
-from modelyard.autoscaling.reading import observe
 from modelyard.autoscaling.live.exporter import GaugeCollector
-from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION, prediction_text, read_prediction
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION, prediction_text, read_prediction
 from modelyard.objects import Key
 from modelyard.reconcile.plans.memory import parse_memory, render_memory
 from modelyard.reconcile.plans.plan import Subject

@@ -12,11 +12,11 @@ from builders import Serving, make_fleet
 from hypothesis import given, strategies as st
 
 from modelyard.autoscaling.configuration.config_maps import MOST_KEYS, MOST_REMARKS, read_document
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.live import wants
 from modelyard.autoscaling.memory.bindings import POLICY_STATE
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.objects import Key
 from modelyard.objects.documents import MAX_TEXT
 from modelyard.objects.kinds import DEPLOYMENTS

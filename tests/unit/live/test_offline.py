@@ -10,10 +10,10 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.files import PlanInputError
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.decisions.decision import Action, TickDecision
 from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.files import PlanInputError
 from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import (
@@ -23,7 +23,7 @@ from modelyard.autoscaling.offline.snapshot import (
     signals_of,
     snapshot_of,
 )
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance, PodSignal, Signals
 from modelyard.objects import Key, WorkloadId
 

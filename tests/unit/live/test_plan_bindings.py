@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.reading.bindings.objects import SOURCES
 from modelyard.autoscaling.configuration.files import PlanInputError
+from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot, read_snapshot, snapshot_of
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.reading.bindings.objects import SOURCES
 from modelyard.objects import WorkloadId
 
 NOW = 1_780_000_000.0

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.files import PlanInputError
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.reading.observe import scaled_object
 from modelyard.autoscaling.live.scalers import unread_scalers
-from modelyard.autoscaling.configuration.files import PlanInputError
 from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot, read_snapshot
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.reading.observe import scaled_object
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "plan"
 NOW = 1_795_860_000.0  # after the pods' transitions

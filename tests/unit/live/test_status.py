@@ -9,8 +9,8 @@ from decisions import make_record
 from modelyard.autoscaling.decisions.decision import CurrentAllocation, Decision, VariantDecision
 from modelyard.autoscaling.fleet.fleet import Variant
 from modelyard.autoscaling.fleet.kinds import VARIANTS
-from modelyard.autoscaling.plans.variant_plans import status_of, variant_plan
 from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.plans.variant_plans import status_of, variant_plan
 from modelyard.objects import Condition, Key, Notice, TargetRef
 from modelyard.objects.parse import timestamp
 from modelyard.reconcile.plans.plan import Subject

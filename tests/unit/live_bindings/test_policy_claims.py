@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelyard.autoscaling.bindings.claims import Rival, claimed, outside, settled, without_rivals
-from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
 from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
+from modelyard.autoscaling.fleet.fleet import Consumer, Fleet, Variant
 from modelyard.objects import Key, Namespace, TargetRef, WorkloadId
 
 WEB, API = (WorkloadId("n", "apps", "Deployment", name) for name in ("web", "api"))

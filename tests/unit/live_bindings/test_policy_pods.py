@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from modelyard.autoscaling.reading.bindings.pods import TargetPods, target_pods
 from modelyard.autoscaling.live.wants import LIVE_PODS
+from modelyard.autoscaling.reading.bindings.pods import TargetPods, target_pods
 from modelyard.objects import Workload, WorkloadId
 from modelyard.reconcile.kernel.mirror import Store
 

@@ -8,17 +8,17 @@ import pytest
 from decisions import make_record
 
 from modelyard.autoscaling.decisions.decision import Action, BindingDecision, Decision, Record
+from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
 from modelyard.autoscaling.fleet.kinds import BINDINGS
+from modelyard.autoscaling.memory.bindings import BindingMemory
 from modelyard.autoscaling.plans.binding_plans import binding_plan, policy_plan, status_of
 from modelyard.autoscaling.reading.bindings.objects import PolicySpec, policy
-from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.fleet.binding_view import BindingView, TargetView
 from modelyard.objects import Condition, Key, Notice, WorkloadId
 from modelyard.objects.parse import conditions
 from modelyard.reconcile.kernel.carry_out import Outcome
+from modelyard.reconcile.kernel.tell import changes, notices
 from modelyard.reconcile.plans.plan import Ref, Subject
 from modelyard.reconcile.plans.status import patch
-from modelyard.reconcile.kernel.tell import changes, notices
 
 KEY = Key("n", "b")
 WEB = WorkloadId("n", "apps", "Deployment", "web")

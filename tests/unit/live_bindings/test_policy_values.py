@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.autoscaling.reading.bindings.objects import BindingSpec, TargetSpec
 from modelyard.autoscaling.reading.bindings.pods import Instance, TargetPods
 from modelyard.autoscaling.reading.bindings.values import Histories, Measured, Reading, demand_metrics
 from modelyard.autoscaling.reading.bindings.views import TargetPlan, give_way, scrapes
-from modelyard.autoscaling.fleet.binding_view import BindingView
 from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, Scrape, parse
 from modelyard.objects import Key, Workload, WorkloadId
 

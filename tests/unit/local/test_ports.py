@@ -18,8 +18,8 @@ from modelyard.engine.group import GroupBroken, GroupSettings, Ranks
 from modelyard.engine.router import main as engine_router
 from modelyard.ports import check_listenable, describe_listen_error, find_holder
 from modelyard.router.process.service import RouterError
-from modelyard.router.settings import RouterSettings
 from modelyard.router.process.workers import supervise
+from modelyard.router.settings import RouterSettings
 
 
 @pytest.fixture(params=["127.0.0.1", "0.0.0.0", "::1"])

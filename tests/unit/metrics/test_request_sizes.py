@@ -7,8 +7,8 @@ import math
 import pytest
 
 from modelyard.metrics.prometheus.client import Sample
-from modelyard.metrics.vocabulary.queries import SIZES, size_queries
 from modelyard.metrics.prometheus.signals import MOST_BUCKETS, cache_sizes, request_sizes, together
+from modelyard.metrics.vocabulary.queries import SIZES, size_queries
 from modelyard.metrics.vocabulary.values import PodPerformance
 
 PROMPTS, OUTPUTS = SIZES.values()

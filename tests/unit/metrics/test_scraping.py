@@ -13,8 +13,8 @@ from metric_endpoints import Endpoints, Handler, cut, dripping, endless, hang, n
 from own_authority import vouched
 
 from modelyard.metrics.endpoints import scrape
-from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, Scrape
 from modelyard.metrics.endpoints.scrape import CONCURRENCY, MOST_PAGES, Scraper
+from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Page, Scrape
 
 
 @pytest.fixture

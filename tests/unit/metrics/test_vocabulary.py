@@ -17,9 +17,9 @@ from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import EngineCollector, buckets
 from modelyard.engine.stats import EngineStats
 from modelyard.metrics.prometheus.client import Sample
+from modelyard.metrics.prometheus.signals import cache_sizes
 from modelyard.metrics.vocabulary.pages import parse
 from modelyard.metrics.vocabulary.queries import fleet_queries, offered_load, performance_queries
-from modelyard.metrics.prometheus.signals import cache_sizes
 from modelyard.metrics.vocabulary.values import PodPerformance, PodSignal
 from modelyard.metrics.vocabulary.vocabulary import ENGINES, Engine, Kind, Ratio, Signal
 

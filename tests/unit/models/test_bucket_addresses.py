@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.sources import Credentials, open_source
 from modelyard.models.sources.amazon import BucketAddress, locate
 from modelyard.models.sources.buckets import BucketSource
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.storage.uri import Bucket, parse
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given, strategies as st
 from model_world import HOME, Cluster, condition, model
 
-from modelyard.models.delivery import names
-from modelyard.models.delivery import world
-from modelyard.models.delivery.names import BASE_MODELS, CLUSTER_BASE_MODELS, FINE_TUNED_WEIGHTS, entry_key, label_key, shortened
+from modelyard.models.delivery import names, world
+from modelyard.models.delivery.names import (
+    BASE_MODELS,
+    CLUSTER_BASE_MODELS,
+    FINE_TUNED_WEIGHTS,
+    entry_key,
+    label_key,
+    shortened,
+)
 from modelyard.models.delivery.placement import excess, exclusion_by_affinity
 from modelyard.models.storage.settings import DeliverySettings
 from modelyard.objects import Key

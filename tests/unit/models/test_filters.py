@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.download.filters import FileRules, choose
 from modelyard.models.delivery.jobs import short_accelerator
+from modelyard.models.download.filters import FileRules, choose
 from modelyard.models.sources import SourceFile
+from modelyard.models.storage.errors import FetchError
 
 
 def names(*given: str, prefix: str = "", **rules: object) -> list[str]:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from model_world import Cluster, model
 
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.storage.settings import DeliverySettings
 from modelyard.models.sources import check_host
 from modelyard.models.sources.proxies import HttpsProxy, read_proxy
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.storage.settings import DeliverySettings
 
 PROXY = "http://proxy.example.com:3128"
 

@@ -6,9 +6,9 @@ import json
 
 from hypothesis import given, strategies as st
 
-from modelyard.models.storage.errors import FetchError
 from modelyard.models.download.node import Report
 from modelyard.models.sources.http import of_status, retry_after
+from modelyard.models.storage.errors import FetchError
 from modelyard.objects.documents import printable
 from modelyard.objects.limits import TERMINATION_MESSAGE_BYTES
 

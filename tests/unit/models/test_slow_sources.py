@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, strategies as st
 from model_world import Cluster, model
 
-from modelyard.models.download.disk_space import HORIZON, DiskUse, disk_use, namespace_of, reserved_bytes
-from modelyard.models.storage.errors import FetchError
-from modelyard.models.download.filters import MOST_FOLDERS, FileRules, choose
 from modelyard.models.delivery.jobs import time_allowed
 from modelyard.models.delivery.legs import outcome_of
-from modelyard.models.download.pace import Limits, Pace, WatchedThreads
 from modelyard.models.delivery.running import ModelJob, Task
-from modelyard.models.storage.settings import DeliverySettings
+from modelyard.models.download.disk_space import HORIZON, DiskUse, disk_use, namespace_of, reserved_bytes
+from modelyard.models.download.filters import MOST_FOLDERS, FileRules, choose
+from modelyard.models.download.pace import Limits, Pace, WatchedThreads
 from modelyard.models.sources import ListingBudget, SourceFile
+from modelyard.models.storage.errors import FetchError
+from modelyard.models.storage.settings import DeliverySettings
 from modelyard.models.storage.transfer_rate import REQUEST_BYTES, TransferWindow, time_limit
 from modelyard.objects import Key
 

@@ -13,12 +13,12 @@ from model_world import Cluster, Object, condition, edit, model
 
 from modelyard.cli.models import columns_of
 from modelyard.models.delivery import jobs
+from modelyard.models.delivery.model_size import SMALLEST, read_size, size_of
+from modelyard.models.delivery.world import LIFECYCLE
 from modelyard.models.detection import Facts, size_text
 from modelyard.models.storage.errors import FetchError
-from modelyard.models.delivery.model_size import SMALLEST, read_size, size_of
 from modelyard.models.storage.storage_parameters import PARAMETERS, source_uri, storage_warnings, warnings
 from modelyard.models.storage.uri import parse
-from modelyard.models.delivery.world import LIFECYCLE
 from modelyard.resources.ome.models import StorageSpec
 
 B, M, T = 10**9, 10**6, 10**12

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from modelyard.models.download import node
 from modelyard.models.detection import detect
-from modelyard.models.storage.errors import FetchError
+from modelyard.models.download import node
 from modelyard.models.download.filters import FileRules, choose
 from modelyard.models.sources import SourceFile
+from modelyard.models.storage.errors import FetchError
 from modelyard.models.storage.weight_sets import NoSuchWeights, choose_weights
 
 GB = 10**9

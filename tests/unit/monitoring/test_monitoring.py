@@ -16,8 +16,6 @@ import yaml
 from prometheus_client.core import Metric
 
 from modelyard.autoscaling.fleet.fleet import Variant
-from modelyard.autoscaling.reading import observe
-from modelyard.autoscaling.reading.bindings.gauges import Gauges, PolicyCollector
 from modelyard.autoscaling.live.controller_gauges import (
     MAX_REASON,
     ControllerCollector,
@@ -28,6 +26,8 @@ from modelyard.autoscaling.live.controller_gauges import (
 )
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
+from modelyard.autoscaling.reading import observe
+from modelyard.autoscaling.reading.bindings.gauges import Gauges, PolicyCollector
 from modelyard.engine.config import PROFILES
 from modelyard.engine.core import EngineCore
 from modelyard.engine.metrics import EngineCollector, buckets

@@ -16,9 +16,9 @@ from onboarded import FAST, MEASURED, SLOW, measured as measured_run, request, r
 from pydantic import ValidationError
 
 from modelyard.autoscaling.configuration.handling import fleet_handling, handling_of
-from modelyard.autoscaling.reading import observe
-from modelyard.autoscaling.fleet.provenance import provenance
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.provenance import provenance
+from modelyard.autoscaling.reading import observe
 from modelyard.autoscaling.sizing.fit import FitError, Point
 from modelyard.autoscaling.variants.attainment import MOST
 from modelyard.benchmarks.measuring.results import RunRecord, as_csv

@@ -12,8 +12,8 @@ from modelyard.cluster import Cluster
 from modelyard.models.delivery.names import BASE_MODELS
 from modelyard.objects import ResourceType
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.onboarding.planning import objects
 from modelyard.onboarding.execution.start import retry_failed
+from modelyard.onboarding.planning import objects
 
 
 class Stored:

@@ -12,9 +12,9 @@ from scripted_api import scripted_api
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.reconcile.kernel.run_view import act, look
 from modelyard.reconcile.plans.dispatch import Claim
 from modelyard.reconcile.plans.plan import Plan, Subject, Want, World
-from modelyard.reconcile.kernel.run_view import act, look
 
 RUN = "ConfigMap/batch-of-3/0123"
 

@@ -17,8 +17,8 @@ from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel import mirror as mirrors
 from modelyard.reconcile.kernel.mirror import Mirror, Store
-from modelyard.reconcile.plans.plan import Plan, Subject, Want, World
 from modelyard.reconcile.kernel.survey import Survey
+from modelyard.reconcile.plans.plan import Plan, Subject, Want, World
 
 EVIL, VICTIM = Key("evil", "deep"), Key("victim", "one")
 DEPTHS = [300, 1100, 9000]

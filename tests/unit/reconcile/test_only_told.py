@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from modelyard.objects import Key, Notice
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile.plans.plan import Plan, Status, Subject
 from modelyard.reconcile.kernel.reconciler import only_told
+from modelyard.reconcile.plans.plan import Plan, Status, Subject
 
 SUBJECT = Subject(CONFIG_MAPS, Key("shop", "a"), "uid", 1)
 

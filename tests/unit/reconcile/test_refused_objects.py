@@ -14,9 +14,9 @@ from kthena_models import a_backend, a_model
 from model_world import NOW, Cluster, model
 from service_world import ENGINE, Fleet
 
+from modelyard.reconcile.kernel.reconciler import shares
 from modelyard.reconcile.plans.dispatch import is_due
 from modelyard.reconcile.plans.plan import Plan
-from modelyard.reconcile.kernel.reconciler import shares
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
 
 Refusal = Callable[[], tuple[Plan | None, str]]

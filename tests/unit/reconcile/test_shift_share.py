@@ -8,9 +8,9 @@ import pytest
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS
+from modelyard.reconcile.kernel.reconciler import MOST_CARRIED_OUT, MOST_CHANGES, only_told, shares
 from modelyard.reconcile.plans.dispatch import RETRIES, Acting, Claim, Dispatch, RunFate, dispatch
 from modelyard.reconcile.plans.plan import CLAIM, Child, Plan, Status, Subject
-from modelyard.reconcile.kernel.reconciler import MOST_CARRIED_OUT, MOST_CHANGES, only_told, shares
 
 NOW = 1_800_000_000.0
 RUN = "Model/shop/a/0123456789ab/1/1"

@@ -10,7 +10,6 @@ import pytest
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel import run_view
-from modelyard.reconcile.plans.plan import Plan, PlanStep, StepId, StepPhase, Subject
 from modelyard.reconcile.kernel.run_view import (
     STARTS,
     RunView,
@@ -19,6 +18,7 @@ from modelyard.reconcile.kernel.run_view import (
     carry_out_step,
     run_steps,
 )
+from modelyard.reconcile.plans.plan import Plan, PlanStep, StepId, StepPhase, Subject
 
 KEY, OTHER = Key("evil", "x"), Key("shop", "y")
 

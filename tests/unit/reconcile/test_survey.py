@@ -17,8 +17,8 @@ from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel import mirror as mirror_module
 from modelyard.reconcile.kernel.mirror import Mirror
-from modelyard.reconcile.plans.plan import Plan, ServedKind, Status, Subject, Want, World
 from modelyard.reconcile.kernel.survey import Survey
+from modelyard.reconcile.plans.plan import Plan, ServedKind, Status, Subject, Want, World
 
 
 class Wish(NamedTuple):

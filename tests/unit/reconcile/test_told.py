@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from modelyard.objects import Key, Notice, ResourceType, WorkloadId
 from modelyard.reconcile.kernel.carry_out import Outcome
+from modelyard.reconcile.kernel.tell import MOST_AT_ONCE, MOST_SAID, REPEAT_AFTER, Said, notices, row
 from modelyard.reconcile.plans.plan import Plan, Ref, Scale, Subject
 from modelyard.reconcile.plans.report import MOST_ROWS, table
-from modelyard.reconcile.kernel.tell import MOST_AT_ONCE, MOST_SAID, REPEAT_AFTER, Said, notices, row
 
 KIND = ResourceType("example.com", "v1", "Widget", "widgets", True)
 WEB = WorkloadId("n", "apps", "Deployment", "web")

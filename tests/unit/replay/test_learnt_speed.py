@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from replay_fleets import poisson
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.sizing.learning import LearntSpeed
-from modelyard.replay.policies.modelyard import ModelyardPolicy
 from modelyard.replay.backtest.report import Summary, summarize
 from modelyard.replay.backtest.scenario import read_fleet
-from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.backtest.simulate import simulate
+from modelyard.replay.policies.modelyard import ModelyardPolicy
+from modelyard.replay.settings import SimulationSettings
 from modelyard.traffic.traces.latency import SLO
 
 MANIFESTS = """

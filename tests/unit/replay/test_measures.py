@@ -13,19 +13,19 @@ import yaml
 from builders import NOW, Serving, make_fleet
 from replay_fleets import ENGINE, poisson, spec
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.offline.snapshot import Snapshot, signals_of, snapshot_of
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.what_if.load import scale_load
-from modelyard.metrics.vocabulary import values
 from modelyard.metrics.prometheus.client import Sample
-from modelyard.metrics.vocabulary.queries import fleet_queries, performance_queries
 from modelyard.metrics.prometheus.signals import read_performance, read_pods
+from modelyard.metrics.vocabulary import values
+from modelyard.metrics.vocabulary.queries import fleet_queries, performance_queries
 from modelyard.metrics.vocabulary.values import Over, PodMeasures, PodPerformance, PodSignal, Signals, UnderLoad
 from modelyard.metrics.vocabulary.vocabulary import ENGINES
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulation.fleet import SimulatedFleet
 from modelyard.replay.simulation.metrics import Metrics
-from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulation.signals import SignalReader
 
 both = pytest.mark.parametrize("told", [PodSignal, PodPerformance])

@@ -9,17 +9,17 @@ import pytest
 import yaml
 from replay_fleets import poisson
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.files import PlanInputError
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.files import PlanInputError
 from modelyard.autoscaling.offline.fleet import fleet_from_files, remarks
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.what_if import settle
-from modelyard.replay.policies.modelyard import ModelyardPolicy
 from modelyard.replay.backtest.simulate import simulate
+from modelyard.replay.policies.modelyard import ModelyardPolicy
 from modelyard.replay.simulation.variants import variants_of
 
 NOW = 1_790_000_000.0

@@ -12,20 +12,20 @@ import yaml
 from hypothesis import given, strategies as st
 from replay_fleets import poisson
 
-from modelyard.autoscaling.reading import observe
 from modelyard.autoscaling.fleet.provenance import PROVENANCE, engine_of, provenance
+from modelyard.autoscaling.reading import observe
 from modelyard.autoscaling.sizing.fit import Point
 from modelyard.autoscaling.variants.profile import Profile
 from modelyard.benchmarks.measuring.profiles import ProfileKey, library_patch, patch, read_library
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
+from modelyard.replay.backtest.report import summarize
+from modelyard.replay.backtest.scenario import read_fleet
+from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.fitting.closed_loop import serve
 from modelyard.replay.fitting.engine_fit import fit_engine, sizing_profile
 from modelyard.replay.policies.modelyard import ModelyardPolicy
-from modelyard.replay.backtest.report import summarize
-from modelyard.replay.backtest.scenario import read_fleet
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import simulate
 from modelyard.traffic.traces.latency import SLO
 
 SPEED = {"alpha": 22.6, "beta": 0.18, "gamma": 25.0, "delta": 0.105}

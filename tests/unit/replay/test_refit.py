@@ -8,15 +8,24 @@ from typing import Any
 import pytest
 from test_engine_fit import ENGINE, PLAN, measured
 
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
 from modelyard.autoscaling.fleet.provenance import PROVENANCE
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE
+from modelyard.benchmarks.jobs.world import MEMORY, RE_RUN, Memory
 from modelyard.benchmarks.measuring.profiles import LIBRARY, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.records.values import LatencySpread, MeasuredRun
-from modelyard.benchmarks.jobs.world import MEMORY, RE_RUN, Memory
 from modelyard.objects import Key, Namespace
 from modelyard.reconcile.plans.memory import render_memory
 from modelyard.reconcile.plans.reach import ALLOW_FROM
-from modelyard.replay.refitting.refit import MOST_SAID, KeptAs, RefitFailed, benchmark_of, drift_of, kept_as, refit, same_profile
+from modelyard.replay.refitting.refit import (
+    MOST_SAID,
+    KeptAs,
+    RefitFailed,
+    benchmark_of,
+    drift_of,
+    kept_as,
+    refit,
+    same_profile,
+)
 
 SINCE = 1_767_225_600.0
 

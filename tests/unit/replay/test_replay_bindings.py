@@ -11,22 +11,22 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from replay_fleets import poisson, spec, trace_of
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.engine.metrics import EngineCollector
 from modelyard.metrics.vocabulary.pages import parse
 from modelyard.metrics.vocabulary.vocabulary import VLLM
 from modelyard.objects import Key
-from modelyard.replay.simulation.fleet import SimulatedFleet
+from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.replay.policies.bindings import page, remarks
 from modelyard.replay.policies.modelyard import ModelyardPolicy
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import Run, simulate
+from modelyard.replay.simulation.fleet import SimulatedFleet
 from modelyard.replay.simulation.variants import VariantInputError, VariantSpec, variants_of
 from modelyard.traffic.traces.trace import Trace
 

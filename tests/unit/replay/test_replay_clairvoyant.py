@@ -12,11 +12,11 @@ from replay_fleets import ENGINE, Script, poisson, spec, trace_of
 
 from modelyard.engine.config import EngineConfig
 from modelyard.replay.backtest.clairvoyant import Clairvoyant, Programme
+from modelyard.replay.backtest.report import summarize
+from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.policies.base import Fixed, Policy
 from modelyard.replay.policies.horizontal import HPAPolicy, KEDAPolicy
-from modelyard.replay.backtest.report import summarize
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import simulate
 from modelyard.traffic.traces.latency import SLO
 from modelyard.traffic.traces.trace import Trace
 

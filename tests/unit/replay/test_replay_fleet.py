@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, strategies as st
 from replay_fleets import ENGINE, KEY, Script, poisson, spec, trace_of
 
+from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import Run, simulate
-from modelyard.traffic.traces.latency import Ending
 from modelyard.traffic.router import Routing
+from modelyard.traffic.traces.latency import Ending
 
 QUICK = SimulationSettings(pre_roll=60)
 

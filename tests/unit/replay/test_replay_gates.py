@@ -12,7 +12,16 @@ from command_line import modelyard
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from modelyard.replay.backtest.gates import COMPARISONS, LATENCIES, METRICS, SHARES, RequirementInvalid, parse, unmet, value
+from modelyard.replay.backtest.gates import (
+    COMPARISONS,
+    LATENCIES,
+    METRICS,
+    SHARES,
+    RequirementInvalid,
+    parse,
+    unmet,
+    value,
+)
 from modelyard.replay.backtest.output import as_csv
 from modelyard.replay.backtest.report import Summary
 from modelyard.replay.request import ReplayRequest

@@ -10,9 +10,9 @@ import pytest
 from replay_fleets import ENGINE, KEY, Script, poisson, spec
 
 from modelyard.metrics.vocabulary.vocabulary import Signal
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulation.fleet import SimulatedFleet
 from modelyard.replay.simulation.metrics import SCRAPED, Metrics, PodSample, delta, field_of, increase
-from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulation.signals import SignalReader
 
 finished, running = field_of(Signal.FINISHED), field_of(Signal.RUNNING)

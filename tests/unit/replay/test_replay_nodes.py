@@ -8,8 +8,8 @@ import math
 from replay_fleets import Script, poisson, spec
 
 from modelyard.objects import Node
-from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.backtest.simulate import Run, simulate
+from modelyard.replay.settings import SimulationSettings
 
 QUICK = SimulationSettings(pre_roll=60, actuation_delay=0)
 GPU = "nvidia.com/gpu"

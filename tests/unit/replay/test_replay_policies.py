@@ -10,19 +10,19 @@ import pytest
 from decisions import told
 from replay_fleets import KEY, poisson, spec, trace_of
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, Mode
 from modelyard.autoscaling.decisions.decision import TickDecision
 from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import Manifest, read_manifests
 from modelyard.autoscaling.offline.snapshot import Snapshot
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, Mode
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.policies.base import Fixed, merge_patch
 from modelyard.replay.policies.horizontal import Horizontal, HorizontalBehaviour, HPAPolicy, KEDAPolicy
 from modelyard.replay.policies.modelyard import ORIGIN, ModelyardPolicy
 from modelyard.replay.policies.parse import PolicyInputError, make, split
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.simulation.variants import VariantInputError, VariantSpec, variants_of
 
 MANIFESTS = """

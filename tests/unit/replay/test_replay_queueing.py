@@ -14,9 +14,9 @@ import pytest
 from replay_fleets import spec
 
 from modelyard.engine.config import EngineConfig
+from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
-from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.traffic.router import Routing
 from modelyard.traffic.traces.trace import Trace
 

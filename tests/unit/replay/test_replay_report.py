@@ -20,13 +20,13 @@ from modelyard.cli.replay import replay
 from modelyard.replay.backtest import output
 from modelyard.replay.backtest.compare import Batch, replay as compare
 from modelyard.replay.backtest.output import write_report
+from modelyard.replay.backtest.report import Summary, Timeline, summarize, timeline
+from modelyard.replay.backtest.scenario import ReplayedFleet, Scenario
+from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.policies.parse import split
-from modelyard.replay.backtest.report import Summary, Timeline, summarize, timeline
 from modelyard.replay.request import numbers, seconds
-from modelyard.replay.backtest.scenario import ReplayedFleet, Scenario
 from modelyard.replay.settings import SimulationError, SimulationSettings
-from modelyard.replay.backtest.simulate import Run, simulate
 from modelyard.reports import OutputError
 from modelyard.traffic.traces.latency import SLO
 

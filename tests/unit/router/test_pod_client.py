@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from modelyard.metrics.endpoints.bounded_connection import MOST_HEAD, MOST_INTERIM, SLICE, BoundedConnection
-from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Scrape
 from modelyard.metrics.endpoints.scrape import Scraper
+from modelyard.metrics.vocabulary.pages import MetricsEndpoint, Scrape
 from modelyard.router.process.pod_client import PodAnswer, PodClient
 from modelyard.router.process.pod_connection import HEAD_SLICE, PAUSE_AT, PodConnector
 from modelyard.router.process.processor_shares import ProcessorShares

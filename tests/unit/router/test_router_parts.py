@@ -16,10 +16,10 @@ from modelyard.metrics.vocabulary.pages import parse
 from modelyard.objects import Key
 from modelyard.router.process.gauges import EngineReading, wanted
 from modelyard.router.process.limits import LocalLimits, SharedLimits
-from modelyard.router.settings import RouterSettings
 from modelyard.router.process.telemetry import AccessLog, RequestRecord, RouterMetrics
 from modelyard.router.process.wake_queue import QueueFull, WakeQueue
 from modelyard.router.process.workers import share
+from modelyard.router.settings import RouterSettings
 from modelyard.routing.fleet import RoutedFleet
 from modelyard.routing.limits import OverBudget
 from modelyard.routing.objects import Route, route as read_route

@@ -9,8 +9,8 @@ import pytest
 from routing_world import NOW, a_pod, a_route, a_server
 
 from modelyard.objects import Key
-from modelyard.reconcile.plans.dispatch import fingerprint, is_due
 from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.dispatch import fingerprint, is_due
 from modelyard.routing.rolling import WISH
 from modelyard.routing.route_roll_out import RouteRollOuts
 

@@ -15,8 +15,8 @@ from modelyard.metrics.prometheus.routed import quantile
 from modelyard.metrics.vocabulary.values import RoutedRequests
 from modelyard.objects import Key
 from modelyard.reconcile.kernel.mirror import Store
-from modelyard.reconcile.plans.plan import Plan
 from modelyard.reconcile.kernel.reconciler import only_told
+from modelyard.reconcile.plans.plan import Plan
 from modelyard.routing.rolling import (
     MEMORY,
     WISH,

@@ -13,10 +13,10 @@ from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.sizing.stalls import SPREAD, Sizes, Speed, evened, missed, per_request, sizes_of
 from modelyard.engine.config import PROFILES
 from modelyard.objects import Key
-from modelyard.replay.policies.parse import make, split
 from modelyard.replay.backtest.report import summarize
-from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.backtest.simulate import simulate
+from modelyard.replay.policies.parse import make, split
+from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulation.variants import VariantSpec
 from modelyard.traffic.traces.latency import SLO
 from modelyard.traffic.traces.trace import Trace

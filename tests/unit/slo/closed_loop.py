@@ -16,9 +16,9 @@ from itertools import pairwise
 from builders import NOW, SATURATION, records
 from slo_builders import OUTPUT, PROMPT, SLO, P, slo_fleet
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import PodPerformance, PodSignal
 from modelyard.objects import Condition, Key, OwnerRef, Pod
 from modelyard.reconcile.plans.memory import parse_memory, render_memory

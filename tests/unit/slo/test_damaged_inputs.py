@@ -11,11 +11,11 @@ from builders import MODEL, NOW, SATURATION, Serving, condition, gpu_node, recor
 from decisions import told
 from slo_builders import INSTANT, SLO, one_slo, premium, slo_fleet
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.plans.variant_plans import status_of
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, SLOMemory, VariantMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, SLOMemory, VariantMemory
+from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.plans.variant_plans import status_of
 from modelyard.metrics.vocabulary.values import ModelLoad
 from modelyard.objects import Condition
 from modelyard.reconcile.plans.memory import parse_memory, render_memory

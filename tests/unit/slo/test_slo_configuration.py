@@ -8,8 +8,8 @@ import pytest
 from builders import CONTROLLER, MODEL, condition
 from slo_builders import CLASSES, COSTS, H100, SLO, one_slo, premium, run_slo
 
-from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.classes import ServiceClasses, slo_look_alikes
 from modelyard.autoscaling.variants.costs import UnitCosts
 from modelyard.autoscaling.variants.profile import ProfileInvalid, identity_mismatch, parse_profile

@@ -8,8 +8,8 @@ import pytest
 from builders import MODEL, SATURATION, condition, records
 from slo_builders import INSTANT, RATE_P, SLO, one_slo, premium, run_slo, slo_fleet, targets
 
-from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import ModelLoad
 from modelyard.objects import Condition, TargetRef
 

@@ -21,9 +21,9 @@ from slo_builders import (
     targets,
 )
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import PodPerformance
 
 LONG_AGO = VariantMemory(relax_since=NOW - 3600)

@@ -9,8 +9,8 @@ from builders import condition, records
 from decisions import Told
 from slo_builders import SLO, STILL, carry_on, one_slo, slo_fleet
 
-from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.memory.variants import SLOMemory, VariantMemory
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.slo.feedback import HIGHEST, LOWEST
 
 PREDICTED_ITL, PREDICTED_TTFT = 8.4213, 30.869

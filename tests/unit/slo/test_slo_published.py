@@ -7,8 +7,8 @@ from builders import NOW, Serving, condition
 from decisions import Told
 from slo_builders import PUBLISHED, SLO, one_slo, premium, run_slo, targets
 
-from modelyard.autoscaling.published.slo import candidate
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.published.slo import candidate
 
 IDLE_TO_ZERO = FleetSettings(compatibility="published", scale_to_zero=True)
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from builders import NOW, records
 from slo_builders import SLO, STILL, slo_fleet
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, VariantMemory
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.objects import Pod
 from modelyard.reconcile.plans.memory import parse_memory, render_memory
 

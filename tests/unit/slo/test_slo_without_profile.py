@@ -11,10 +11,10 @@ from builders import NOW, condition, records
 from decisions import Told
 from slo_builders import SLO, carry_on, premium, slo_fleet
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE, SLOMemory, VariantMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import ModelLoad, SizeBuckets
 from modelyard.reconcile.plans.memory import parse_memory, render_memory
 

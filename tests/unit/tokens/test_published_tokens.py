@@ -8,6 +8,7 @@ import pytest
 from builders import PUBLISHED, Serving, make_fleet
 from stages import TOKENS, make_demand, performance_of, results, with_args
 
+from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.published.tokens import (
     PublishedTokens,
@@ -15,7 +16,6 @@ from modelyard.autoscaling.published.tokens import (
     analyse_tokens_published,
     optimize_published,
 )
-from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants.saturation_config import Thresholds, TokenThresholds
 from modelyard.autoscaling.variants.tokens.capacity import Replica, middle, output_bucket, remember, replica_capacity
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments

@@ -10,10 +10,10 @@ from builders import EAGER, MODEL, NOW, REPAIRED, Serving, make_fleet
 from hypothesis import given, strategies as st
 from stages import TOKENS, analyse, make_demand, performance_of, tokens_decide, with_args
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.decisions.strategy import TickContext
+from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.variants.saturation import Tokens
 from modelyard.autoscaling.variants.tokens.analysis import Queue
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from modelyard.traffic.traces.latency import SLO, Ending, Latency, percentiles
 from modelyard.traffic.clients.replay import ReplaySettings, RequestResult, columns
+from modelyard.traffic.traces.latency import SLO, Ending, Latency, percentiles
 
 
 def ok(index, at, ttft, itl=0.01, variant="v", **more):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from builders import MODEL, Serving, make_fleet, records
 
-from modelyard.autoscaling.pipeline.decide import decide
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.fleet.fleet import shared_models
 from modelyard.autoscaling.live.wake import Source
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.metrics.vocabulary.values import queued_for
 from modelyard.objects import Key
 

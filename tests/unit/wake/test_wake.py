@@ -9,10 +9,10 @@ from builders import MODEL, NOW, PUBLISHED, REPAIRED, Serving, hpa, make_fleet
 from hypothesis import given, strategies as st
 from stages import make_demand, results, with_args
 
+from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.decisions.conditions import SCALE_FROM_ZERO
 from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.published.zero import wake_all
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.wake import REASON, scale_from_zero, wake
 from modelyard.objects import Condition, Key
 

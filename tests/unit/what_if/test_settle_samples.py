@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.offline.fleet import fleet_from_files
 from modelyard.autoscaling.offline.manifests import read_manifests
 from modelyard.autoscaling.offline.snapshot import read_snapshot
-from modelyard.autoscaling.configuration.settings import FleetSettings
 from modelyard.autoscaling.what_if import imagine, parse, settle
 from modelyard.autoscaling.what_if.settle import End
 

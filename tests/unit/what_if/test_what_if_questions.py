@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 from policy_builders import binding, each, target
 from slo_builders import L40S, SLO, premium, slo_fleet
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.fleet.fleet import Fleet
 from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.what_if import WhatIfError, imagine, parse
 from modelyard.autoscaling.what_if.targets import LatencyTarget
 from modelyard.metrics.vocabulary.values import ModelLoad, PodPerformance

@@ -12,11 +12,11 @@ from hypothesis import given, strategies as st
 from policy_builders import FREE, NO_PANIC, WRITTEN, binding, each, policy, target
 from slo_builders import SLO, slo_fleet
 
-from modelyard.autoscaling.pipeline.decide import decide
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.memory.variants import VariantMemory
 from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings
 from modelyard.autoscaling.fleet.binding_view import Behaviour, DirectionLimits
+from modelyard.autoscaling.fleet.fleet import Fleet
+from modelyard.autoscaling.memory.variants import VariantMemory
+from modelyard.autoscaling.pipeline.decide import decide
 from modelyard.autoscaling.what_if import Settled, imagine, parse, settle
 from modelyard.autoscaling.what_if.settle import End
 from modelyard.autoscaling.what_if.spread import PodEngine, Spread

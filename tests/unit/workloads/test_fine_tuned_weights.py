@@ -19,9 +19,9 @@ from modelyard.resources import ModelRoute
 from modelyard.routing.objects import route
 from modelyard.workloads.rendering.components import MAX_WEIGHTS
 from modelyard.workloads.rendering.lora import loaded, started_engine
+from modelyard.workloads.rendering.values import Rendered
 from modelyard.workloads.roll_out.resolution import ACCEPT
 from modelyard.workloads.roll_out.returning import USUAL
-from modelyard.workloads.rendering.values import Rendered
 from modelyard.workloads.roll_out.weight_status import WEIGHTS_READY
 
 RUNTIMES = Path(__file__).parents[3] / "config" / "runtimes"

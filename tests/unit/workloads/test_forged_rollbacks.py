@@ -17,12 +17,12 @@ from service_world import ENGINE, NOW, Fleet
 from modelyard.objects import Namespace
 from modelyard.objects.kinds import CONFIG_MAPS, CONTROLLER_REVISIONS, DEPLOYMENTS, JOBS
 from modelyard.reconcile.plans.plan import Plan, Subject
-from modelyard.workloads.roll_out import returning
-from modelyard.workloads.rendering.child_rules import child_rules, pod_rights
 from modelyard.workloads.kthena.lifecycle import ModelRollOut
+from modelyard.workloads.rendering.child_rules import child_rules, pod_rights
+from modelyard.workloads.rendering.values import Rendered, Right
+from modelyard.workloads.roll_out import returning
 from modelyard.workloads.roll_out.recorded_inputs import CONFIG_MAP, MAX_RECORDS
 from modelyard.workloads.roll_out.returning import MAX_DELETED, USUAL
-from modelyard.workloads.rendering.values import Rendered, Right
 from modelyard.workloads.roll_out.world import child_kinds
 
 LATEST = "LatestDeploymentReady"

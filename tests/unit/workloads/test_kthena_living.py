@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from kthena_models import UID, a_backend, a_model, children, names, rendered_named
 
-from modelyard.workloads.roll_out.changes import changes, says
 from modelyard.workloads.kthena import adapters
 from modelyard.workloads.kthena.files import AdapterFiles
 from modelyard.workloads.kthena.setup import Existing
+from modelyard.workloads.roll_out.changes import changes, says
 
 # Create or update
 

@@ -33,9 +33,9 @@ from modelyard.models.storage.settings import DeliverySettings
 from modelyard.resources import Duration, Model, parse
 from modelyard.resources.annotations import SCALE_TO_ZERO_GRACE
 from modelyard.routing import objects as routing
-from modelyard.workloads.rendering import engines
 from modelyard.workloads.kthena.setup import Existing
 from modelyard.workloads.kthena.traffic import model_routes
+from modelyard.workloads.rendering import engines
 from modelyard.workloads.rendering.settings import ServingSettings
 from modelyard.workloads.rendering.values import MOST_PROBLEMS, Abilities, Refused, Rendered
 

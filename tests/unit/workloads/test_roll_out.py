@@ -11,8 +11,8 @@ import pytest
 from service_world import ENGINE, FORMAT, NOW, SERVED, Fleet, serving
 
 from modelyard.models.delivery.world import LIFECYCLE
-from modelyard.reconcile.plans.dispatch import with_awaited_run
 from modelyard.reconcile.kernel.mirror import Store
+from modelyard.reconcile.plans.dispatch import with_awaited_run
 from modelyard.reconcile.plans.plan import ServedKind
 from modelyard.workloads.roll_out.lifecycle import READY_WITHIN, ServiceRollOut
 from modelyard.workloads.roll_out.resolution import ACCEPT

@@ -15,8 +15,8 @@ from modelyard.resources import ModelRoute, ModelServer
 from modelyard.routing.objects import route, server
 from modelyard.workloads.rendering.model_routes import ROUTED, engine_of
 from modelyard.workloads.rendering.names import fitting
-from modelyard.workloads.roll_out.returning import USUAL
 from modelyard.workloads.rendering.settings import CONFIG_MAP, ServingSettings
+from modelyard.workloads.roll_out.returning import USUAL
 
 NETWORKING = frozenset(ServedKind(one.api_version, one.__name__) for one in (ModelServer, ModelRoute))
 URL = "http://router.gateway.svc"

@@ -10,8 +10,8 @@ from service_world import NOW, Fleet, serving
 
 from modelyard.metrics.vocabulary.values import ServedRequests
 from modelyard.objects import Key
-from modelyard.workloads.roll_out.gates import GATE, GateReading, GateWatch, pods_of, settings, verdict
 from modelyard.workloads.rendering.settings import GateSettings
+from modelyard.workloads.roll_out.gates import GATE, GateReading, GateWatch, pods_of, settings, verdict
 
 LATEST = "LatestDeploymentReady"
 KEY = Key("shop", "chat")

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from modelyard.autoscaling.decisions.conditions import READY
-from modelyard.objects import Key
-from modelyard.objects.parse import condition
+from modelyard.autoscaling.decisions import READY
+from modelyard.objects import Key, condition
 
 MOST_UNITS = 32
 """As many targets as a binding may have."""

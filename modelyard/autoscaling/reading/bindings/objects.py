@@ -11,21 +11,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modelyard.autoscaling.bindings.defaults import DEFAULT_PORT, DEFAULT_URI, policy_view
-from modelyard.autoscaling.bindings.shares import CAPACITY, OPTIMIZER
-from modelyard.autoscaling.fleet.fleet import Workloads
-from modelyard.autoscaling.configuration.handling import ACTUATION, COMPATIBILITY
-from modelyard.autoscaling.memory.bindings import POLICY_STATE, BindingMemory
-from modelyard.autoscaling.fleet.binding_view import BindingView, PolicyView
-from modelyard.metrics.vocabulary.queries import Expression
-from modelyard.objects import Key, Namespace, TargetRef, Workload, WorkloadId
-from modelyard.objects.documents import few, listed, parse_document, shown
-from modelyard.objects.durations import parse_go_duration
-from modelyard.objects.parse import Object, conditions, epoch, key_of, stored_status
-from modelyard.reconcile.plans.memory import parse_memory
-from modelyard.reconcile.plans.reach import NOT_PERMITTED, refusal
-from modelyard.resources import AutoscalingPolicy, AutoscalingPolicyBinding, ResourceInvalid
-from modelyard.resources.annotations import ROLE_RATIO, SCALE_TO_ZERO_GRACE, WAKE_QUERY
+from modelyard.autoscaling.bindings import CAPACITY, DEFAULT_PORT, DEFAULT_URI, OPTIMIZER, policy_view
+from modelyard.autoscaling.configuration import ACTUATION, COMPATIBILITY
+from modelyard.autoscaling.fleet import BindingView, PolicyView, Workloads
+from modelyard.autoscaling.memory import POLICY_STATE, BindingMemory
+from modelyard.metrics.vocabulary import Expression
+from modelyard.objects import (
+    Key,
+    Namespace,
+    Object,
+    TargetRef,
+    Workload,
+    WorkloadId,
+    conditions,
+    epoch,
+    few,
+    key_of,
+    listed,
+    parse_document,
+    parse_go_duration,
+    shown,
+    stored_status,
+)
+from modelyard.reconcile.plans import NOT_PERMITTED, parse_memory, refusal
+from modelyard.resources import (
+    ROLE_RATIO,
+    SCALE_TO_ZERO_GRACE,
+    WAKE_QUERY,
+    AutoscalingPolicy,
+    AutoscalingPolicyBinding,
+    ResourceInvalid,
+)
 from modelyard.resources.field_effects import warning
 
 SOURCES = "modelyard.dev/metric-sources"

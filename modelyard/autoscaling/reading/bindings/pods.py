@@ -10,11 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from modelyard.autoscaling.fleet.startup import learn_startup
-from modelyard.metrics.vocabulary.pages import MetricsEndpoint
-from modelyard.objects import Pod, Workload
-from modelyard.objects.selectors import parse_selector
-from modelyard.reconcile.plans.plan import Store
+from modelyard.autoscaling.fleet import learn_startup
+from modelyard.metrics.vocabulary import MetricsEndpoint
+from modelyard.objects import Pod, Workload, parse_selector
+from modelyard.reconcile.plans import Store
 
 ENTRY_LABELS = ("modelinfer.volcano.sh/entry", "modelserving.volcano.sh/entry")
 """On pods of several to an instance: which of them takes requests and shows the metrics."""

@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.bindings.samples import PodHistory, joined, pod_values
+from modelyard.autoscaling.bindings import PodHistory, joined, pod_values
 from modelyard.autoscaling.reading.bindings.pods import Instance
-from modelyard.metrics.vocabulary.pages import Page, Scrape
-from modelyard.metrics.vocabulary.vocabulary import Signal, names_of
+from modelyard.metrics.vocabulary import Page, Scrape, Signal, names_of
 
 
 def demand_metrics() -> tuple[str, ...]:

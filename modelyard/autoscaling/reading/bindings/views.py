@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from modelyard.autoscaling.bindings.claims import Rival, outside
-from modelyard.autoscaling.bindings.problems import conflicts
+from modelyard.autoscaling.bindings import Rival, conflicts, outside
+from modelyard.autoscaling.fleet import BindingView, PolicyView, TargetView
 from modelyard.autoscaling.reading.bindings.objects import BindingSpec, PolicySpec, TargetSpec
 from modelyard.autoscaling.reading.bindings.pods import TargetPods
 from modelyard.autoscaling.reading.bindings.values import Measured, demand_metrics
-from modelyard.autoscaling.fleet.binding_view import BindingView, PolicyView, TargetView
-from modelyard.metrics.vocabulary.pages import Scrape
-from modelyard.metrics.vocabulary.queries import Answers
-from modelyard.objects import Key, Workload
-from modelyard.objects.documents import few
-from modelyard.resources.annotations import WAKE_QUERY
+from modelyard.metrics.vocabulary import Answers, Scrape
+from modelyard.objects import Key, Workload, few
+from modelyard.resources import WAKE_QUERY
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from zlib import crc32
 
 import numpy as np
 
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.sizing.stalls import Speed, per_request, sizes_of
-from modelyard.autoscaling.variants.demand import Attains, LoadForecast, Rate
-from modelyard.autoscaling.variants.headroom import startup
-from modelyard.autoscaling.variants.observation import Observation
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Explanation, Reason
+from modelyard.autoscaling.sizing import Speed, per_request, sizes_of
 from modelyard.autoscaling.variants import attainment
 from modelyard.autoscaling.variants.attainment import Floats, Holding, Shadow
 from modelyard.autoscaling.variants.classes import DEFAULT
+from modelyard.autoscaling.variants.demand import Attains, LoadForecast, Rate
+from modelyard.autoscaling.variants.headroom import startup
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean, observed_rate
 from modelyard.autoscaling.variants.slo.load import BELIEVABLE, QUIET, MeasuredLoad
 from modelyard.objects import Notice

@@ -13,19 +13,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Explanation, Reason, TickContext
+from modelyard.autoscaling.fleet import Quota
 from modelyard.autoscaling.mixing import Demand, Option, Share, allocate
-from modelyard.autoscaling.fleet.quotas import Quota
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.decisions.strategy import TickContext
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.pools import LIMITED_BY, Pools
 from modelyard.autoscaling.variants.proposal import Changes, Proposal, ReplicaChange, Sized, Variants, VariantTransition
 from modelyard.autoscaling.variants.slo.targets import option_of, up_to
 from modelyard.fairness import WorkBudget
-from modelyard.objects import Key
-from modelyard.objects.selectors import parse_selector
+from modelyard.objects import Key, parse_selector
 
 STAGE = "allocation"
 UNLIMITED = 10**9

@@ -5,15 +5,21 @@ Source: WVA SLO reference, "Status and conditions" and "Current allocation".
 
 from __future__ import annotations
 
-from modelyard.autoscaling.decisions.conditions import CAPACITY_LIMITED, PROFILE_DRIFT
-from modelyard.autoscaling.decisions.decision import CurrentAllocation
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Explanation, Parts, Reason
-from modelyard.autoscaling.sizing.within import NEAREST
+from modelyard.autoscaling.decisions import (
+    CAPACITY_LIMITED,
+    PROFILE_DRIFT,
+    ConditionValue,
+    CurrentAllocation,
+    Explanation,
+    Parts,
+    Reason,
+)
+from modelyard.autoscaling.sizing import NEAREST
 from modelyard.autoscaling.variants.demand import Rate
+from modelyard.autoscaling.variants.objective import Objective
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.proposal import Sized, shortage_value
 from modelyard.autoscaling.variants.shortage import AT_MAXIMUM, EXHAUSTED, NOT_STARTING, SUFFICIENT
-from modelyard.autoscaling.variants.objective import Objective
 
 DRIFTED, STILL_DRIFTED = 1.3, 1.2
 """How many times the predicted latency, or which part of it, is too far from the profile; and below what it no more is.

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum
 
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, Rate
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.slo.sizing import Row, predict
-from modelyard.metrics.vocabulary.values import PodPerformance
+from modelyard.metrics.vocabulary import PodPerformance
 
 LOWEST, HIGHEST = 0.5, 2.0
 """Bounds of a correction: what is further off is a wrong profile, not an inaccurate one."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.configuration.settings import Compatibility, FleetSettings, SizingAim
+from modelyard.autoscaling.configuration import Compatibility, FleetSettings, SizingAim
+from modelyard.autoscaling.fleet import Fleet
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast
 from modelyard.autoscaling.variants.slo import feedback

@@ -10,14 +10,14 @@ from collections.abc import Collection, Sequence
 from math import fsum
 from typing import NamedTuple
 
-from modelyard.autoscaling.fleet.fleet import Fleet
-from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.decisions.reasons import Explanation, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Explanation, Reason
+from modelyard.autoscaling.fleet import Fleet
+from modelyard.autoscaling.memory import SLOMemory
 from modelyard.autoscaling.variants.attribution import Performances
 from modelyard.autoscaling.variants.demand import Group, LoadForecast, Rate, RequestSizes
 from modelyard.autoscaling.variants.headroom import NONE, plan_ahead
-from modelyard.metrics.vocabulary.values import SizeBuckets
+from modelyard.metrics.vocabulary import SizeBuckets
 
 _MOVED = 0.1
 """Relative change of the request sizes that is worth remembering at once."""

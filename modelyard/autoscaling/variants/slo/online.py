@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.sizing.learning import LEAST, LearntSpeed, SpeedObservation, observe
-from modelyard.autoscaling.sizing.stalls import sizes_of
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.memory import SLOMemory
+from modelyard.autoscaling.sizing import LEAST, LearntSpeed, SpeedObservation, observe, sizes_of
+from modelyard.autoscaling.variants.objective import Objective
 from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.slo.feedback import CALM, calm, mean
-from modelyard.autoscaling.variants.objective import Objective
-from modelyard.metrics.vocabulary.values import Buckets
+from modelyard.metrics.vocabulary import Buckets
 
 NOTICEABLE = 0.02
 """Relative move of a parameter that is worth remembering."""

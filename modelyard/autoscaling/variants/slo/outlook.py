@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelyard.autoscaling.decisions.decision import Alternative, Prediction
-from modelyard.autoscaling.decisions.reasons import Explanation, Parts, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand
-from modelyard.autoscaling.variants.proposal import Sized
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Alternative, Explanation, Parts, Prediction, Reason
 from modelyard.autoscaling.variants.attainment import MOST
 from modelyard.autoscaling.variants.classes import ServiceClass
+from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand
+from modelyard.autoscaling.variants.proposal import Sized
 from modelyard.autoscaling.variants.slo.sizing import IDLE_RATE, NOTHING, Expected, Row, predict
 from modelyard.objects import Key
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from modelyard.autoscaling.fleet.accelerators import ACCELERATOR_LABEL
-from modelyard.autoscaling.configuration.config_maps import ObjectNotice
-from modelyard.autoscaling.fleet.fleet import Fleet, SLOSpec
-from modelyard.autoscaling.memory.variants import SLOMemory
-from modelyard.autoscaling.mixing.model import LOWEST_PRIORITY
-from modelyard.autoscaling.decisions.reasons import Explanation, Parts, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings, SizingAim
-from modelyard.autoscaling.sizing.learning import LEAST
+from modelyard.autoscaling.configuration import FleetSettings, ObjectNotice, SizingAim
+from modelyard.autoscaling.decisions import Explanation, Parts, Reason
+from modelyard.autoscaling.fleet import ACCELERATOR_LABEL, Fleet, SLOSpec
+from modelyard.autoscaling.memory import SLOMemory
+from modelyard.autoscaling.mixing import LOWEST_PRIORITY
+from modelyard.autoscaling.sizing import LEAST
 from modelyard.autoscaling.variants.attribution import Performances
-from modelyard.autoscaling.variants.observation import Observation
-from modelyard.autoscaling.variants.slo import online
 from modelyard.autoscaling.variants.classes import (
     DEFAULT,
     ServiceClass,
@@ -28,8 +24,10 @@ from modelyard.autoscaling.variants.classes import (
 )
 from modelyard.autoscaling.variants.costs import UnitCosts
 from modelyard.autoscaling.variants.objective import Objective
+from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.profile import Profile, ProfileInvalid, identity_mismatch, parse_profile
-from modelyard.metrics.vocabulary.values import PodPerformance
+from modelyard.autoscaling.variants.slo import online
+from modelyard.metrics.vocabulary import PodPerformance
 from modelyard.objects import Notice
 
 NOBODY = SLOSpec("", "", 1, "", "", {}, {}, 1)

@@ -12,12 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from modelyard.autoscaling.configuration.settings import FleetSettings
-from modelyard.autoscaling.sizing.answers import Sizing, Targets
-from modelyard.autoscaling.sizing.chain import Measures, analyse
-from modelyard.autoscaling.sizing.percentile import ttft_percentile
-from modelyard.autoscaling.sizing.profiles import FloatArray, Profiles
-from modelyard.autoscaling.sizing.sizes import size
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.sizing import FloatArray, Measures, Profiles, Sizing, Targets, analyse, size, ttft_percentile
 from modelyard.autoscaling.variants.demand import LoadForecast, Rate, RequestSizes
 
 SMALLEST = RequestSizes(1, 2, measured=False)

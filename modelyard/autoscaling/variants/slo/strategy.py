@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modelyard.autoscaling.decisions.reasons import ConditionValue, Explanation, Parts, Reason
-from modelyard.autoscaling.decisions.strategy import TickContext
+from modelyard.autoscaling.decisions import ConditionValue, Explanation, Parts, Reason, TickContext
 from modelyard.autoscaling.variants.arbitration import arbitrate
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate, VariantStrategy
 from modelyard.autoscaling.variants.health import load_problem

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from modelyard.autoscaling.configuration import FleetSettings, Mode
+from modelyard.autoscaling.decisions import Explanation, JoinedTexts, Reason
 from modelyard.autoscaling.mixing import Demand, Option, cover
-from modelyard.autoscaling.decisions.reasons import Explanation, JoinedTexts, Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings, Mode
 from modelyard.autoscaling.variants.demand import LoadForecast, ModelDemand, Rate
 from modelyard.autoscaling.variants.proposal import VariantTransition
 from modelyard.autoscaling.variants.regret import Shrink, shrink_delay

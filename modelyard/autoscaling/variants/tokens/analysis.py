@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import NamedTuple
 
-from modelyard.autoscaling.decisions.reasons import Reason
-from modelyard.autoscaling.configuration.settings import FleetSettings
+from modelyard.autoscaling.configuration import FleetSettings
+from modelyard.autoscaling.decisions import Reason
 from modelyard.autoscaling.variants.analysis import DIGITS
 from modelyard.autoscaling.variants.assessment import Assessment
 from modelyard.autoscaling.variants.attribution import Performances

@@ -13,7 +13,7 @@ from modelyard.autoscaling.variants.observation import Observation
 from modelyard.autoscaling.variants.saturation_config import Thresholds
 from modelyard.autoscaling.variants.tokens.capacity import derived_limit, middle
 from modelyard.autoscaling.variants.tokens.engine_arguments import EngineArguments, parse_engine_arguments
-from modelyard.metrics.vocabulary.values import PodPerformance
+from modelyard.metrics.vocabulary import PodPerformance
 
 
 def arguments_of(seen: Observation) -> EngineArguments:
