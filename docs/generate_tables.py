@@ -31,7 +31,7 @@ from modelyard.autoscaling.live.controller_gauges import ControllerCollector, Le
 from modelyard.autoscaling.live.exporter import GaugeCollector
 from modelyard.autoscaling.live.fleetwatch import Fleetwatch
 from modelyard.autoscaling.memory.bindings import BindingMemory
-from modelyard.autoscaling.memory.variants import ANNOTATION as STATE, SLOMemory, VariantMemory
+from modelyard.autoscaling.memory.variants import AUTOSCALING_STATE as STATE, SLOMemory, VariantMemory
 from modelyard.autoscaling.reading import observe
 from modelyard.autoscaling.reading.prediction import ANNOTATION as PREDICTION
 from modelyard.metrics.prometheus.client import PrometheusSettings

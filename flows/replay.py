@@ -19,7 +19,7 @@ from flows.forms import flat, run_parameters
 from flows.parameters import ReplayParameters
 from flows.run_files import check_run_files
 from modelyard.objects import cells, unformatted
-from modelyard.replay.backtest import REPORT, Summary, batches, in_short, read_scenario, row
+from modelyard.replay.backtest import REPORT, Summary, batches, in_short, read_scenario, row, unmet_requirements
 from modelyard.reports import check, link
 from tasks.journal import ProgressBar, write
 from tasks.replay import Comparison, replay_batch, write_reports
@@ -78,7 +78,7 @@ async def replay(parameters: ReplayParameters) -> State[Any]:
                 for task in running:
                     task.cancel()
         done = [comparison.results[name].summary for name in work if name in comparison.results]
-        unmet = [f"not as required: {problem}" for problem in parameters.unmet(done)]
+        unmet = [f"not as required: {problem}" for problem in unmet_requirements(parameters, done)]
         if done:
             await _show_table(parameters, done, [source, *warnings, *failed, *unmet])
         for rate, out in places.items():

@@ -48,6 +48,7 @@ def replay(
         output as outputs,
         read_scenario,
         replay as replay_one,
+        unmet_requirements,
     )
     from modelyard.replay.policies import CLAIRVOYANT
 
@@ -84,7 +85,7 @@ def replay(
         print_document(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]", output)
     elif output is Output.CSV:
         typer.echo(outputs.as_csv([result.summary for result in results]))
-    if problems := request.unmet(result.summary for result in results):
+    if problems := unmet_requirements(request, (result.summary for result in results)):
         raise RequirementsNotMet(problems)
 
 

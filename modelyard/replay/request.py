@@ -18,11 +18,9 @@ from modelyard.autoscaling.configuration import FleetSettings
 from modelyard.objects import Cli, check_http_url, parse_go_duration
 from modelyard.replay.settings import POLICIES, Gaps
 from modelyard.reports import place, within
-from modelyard.traffic import Routing
-from modelyard.traffic.traces import Copies
+from modelyard.traffic import Copies, Routing
 
 if TYPE_CHECKING:
-    from modelyard.replay.backtest import HistoryRequest, Summary
     from modelyard.replay.policies import PolicyText
 
 
@@ -204,30 +202,12 @@ class ReplayRequest(BaseModel):
         None, description="folder or s3://bucket/prefix for report, timeline and plots; several rates: one each in it"
     )
 
-    def unmet(self, summaries: Iterable[Summary]) -> list[str]:
-        """What is not as required, a sentence each."""
-        from modelyard.replay.backtest import Requirement, parse, unmet
-
-        required = [parse(text) for text in self.require]
-        if self.max_cost is not None:
-            required.append(Requirement("cost", "<=", self.max_cost, f"a cost of at most {self.max_cost:g}"))
-        return unmet(required, (one for one in summaries if not self.judge or one.policy in self.judge))
-
     @property
     def chosen(self) -> list[PolicyText]:
         """The policies, the bound among them."""
         from modelyard.replay.policies import split
 
         return split(",".join(self.policies))
-
-    def past(self, now: float) -> HistoryRequest:
-        """Which past is asked of Prometheus. Raises ``TraceInputError``."""
-        from modelyard.replay.backtest import HistoryRequest
-
-        begin, end = (moment(text, now) for text in (self.begin, self.end))
-        return HistoryRequest(
-            self.namespace, self.model, begin, end, self.step, self.gaps, self.prompt_tokens, self.output_tokens
-        )
 
     def places(self) -> dict[float, str]:
         """Where the report of each rate goes, if anywhere."""
@@ -237,6 +217,7 @@ class ReplayRequest(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        from modelyard.replay.backtest import requested_past
         from modelyard.replay.policies import CLAIRVOYANT, make
 
         if not self.manifests and not self.manifest_text.strip():
@@ -246,7 +227,7 @@ class ReplayRequest(BaseModel):
                 "give the traffic with either a trace or a Prometheus' namespace and model, whose traffic it is"
             )
         if self.trace is None:
-            self.past(time.time())
+            requested_past(self, time.time())
         for policy in self.chosen:
             if policy.kind not in (CLAIRVOYANT, "default", "published"):
                 make(policy, (), self.fleet)

@@ -5,4 +5,5 @@ real endpoints in compressed time, ``latency`` sums up what clients saw. Knows n
 endpoints are is a callback.
 """
 
+from modelyard.traffic.copies import Copies
 from modelyard.traffic.router import Endpoint, Router, Routing

@@ -2,8 +2,8 @@
 
 from modelyard.replay.backtest import output
 from modelyard.replay.backtest.compare import Batch, BatchResult, batches, least, replay
-from modelyard.replay.backtest.gates import Requirement, RequirementsNotMet, parse, unmet
-from modelyard.replay.backtest.history import HistoryRequest
+from modelyard.replay.backtest.gates import RequirementsNotMet, parse, unmet_requirements
+from modelyard.replay.backtest.history import requested_past
 from modelyard.replay.backtest.output import REPORT, write_report
 from modelyard.replay.backtest.report import Summary
 from modelyard.replay.backtest.scenario import Scenario, read_scenario

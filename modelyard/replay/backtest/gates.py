@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from modelyard.objects import parse_go_duration
 from modelyard.replay.backtest.report import Summary
+from modelyard.replay.request import ReplayRequest
 from modelyard.traffic.traces import Percentiles
 
 COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -112,6 +113,14 @@ def unmet(requirements: Iterable[Requirement], summaries: Iterable[Summary]) -> 
         for requirement in requirements
         if not requirement.met(one)
     ]
+
+
+def unmet_requirements(request: ReplayRequest, summaries: Iterable[Summary]) -> list[str]:
+    """Return what is not as a request requires it, a sentence each."""
+    required = [parse(text) for text in request.require]
+    if request.max_cost is not None:
+        required.append(Requirement("cost", "<=", request.max_cost, f"a cost of at most {request.max_cost:g}"))
+    return unmet(required, (each for each in summaries if not request.judge or each.policy in request.judge))
 
 
 def _said(summary: Summary, metric: str) -> str:

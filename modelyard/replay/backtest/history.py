@@ -17,6 +17,7 @@ import numpy as np
 from modelyard.metrics.prometheus import Prometheus, Series
 from modelyard.metrics.vocabulary import METRIC, MODEL, Signal, duration, namespace_matcher, offered_load, ratios
 from modelyard.objects import timestamp
+from modelyard.replay.request import ReplayRequest, moment
 from modelyard.replay.settings import Gaps
 from modelyard.traffic.traces import Trace, TraceInputError, from_rates
 
@@ -58,6 +59,21 @@ class HistoryRequest:
     def window(self) -> float:
         """Seconds over which each rate is taken."""
         return max(self.step, WINDOW)
+
+
+def requested_past(request: ReplayRequest, now: float) -> HistoryRequest:
+    """Return which past a request asks of Prometheus. Raises ``TraceInputError``."""
+    begin, end = (moment(text, now) for text in (request.begin, request.end))
+    return HistoryRequest(
+        request.namespace,
+        request.model,
+        begin,
+        end,
+        request.step,
+        request.gaps,
+        request.prompt_tokens,
+        request.output_tokens,
+    )
 
 
 async def read_history(prometheus: Prometheus, request: HistoryRequest) -> pd.DataFrame:

@@ -18,12 +18,13 @@ from modelyard.autoscaling.configuration import FleetSettings
 from modelyard.autoscaling.offline import Manifest, Snapshot, fleet_from_files, read_manifests
 from modelyard.metrics.prometheus import Prometheus, PrometheusSettings
 from modelyard.objects import Node, bare
-from modelyard.replay.backtest.history import read_history, trace_of
+from modelyard.replay.backtest.history import read_history, requested_past, trace_of
 from modelyard.replay.policies import remarks
 from modelyard.replay.request import ReplayRequest
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulation import VariantSpec, variants_of
-from modelyard.traffic.traces import SLO, Copies, Trace, parse_columns, read_trace
+from modelyard.traffic import Copies
+from modelyard.traffic.traces import SLO, Trace, parse_columns, read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ async def _past_traffic(request: ReplayRequest, models: Sequence[str]) -> tuple[
     """
     # A range of the past takes longer than the small queries of a tick.
     settings = PrometheusSettings(timeout=60).at(request.prometheus_url)
-    past = request.past(time.time())
+    past = requested_past(request, time.time())
     async with Prometheus(settings) as prometheus:
         history = await read_history(prometheus, past)
     trace, remarks = trace_of(history, past, request.seed)

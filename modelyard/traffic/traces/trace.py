@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelyard.traffic.traces.copies import Copies
+from modelyard.traffic.copies import Copies
 
 if TYPE_CHECKING:
     import pandas as pd

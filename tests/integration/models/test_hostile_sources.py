@@ -20,9 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from model_hub import Fault, Hub, serve
 from node_jobs import Node, patterns
 
-from modelyard.models import sources
 from modelyard.models.delivery.running import JobOutcome
-from modelyard.models.sources import check_host
+from modelyard.models.sources import check_host, source
 from modelyard.models.sources.http import Http
 from modelyard.models.storage.errors import FetchError
 
@@ -176,14 +175,14 @@ def test_a_copy_is_not_shown_to_whoever_may_only_see_its_list(hub: Hub, node: No
 
 
 def test_a_list_without_end(hub: Hub, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MOST_FILES", 50)
+    monkeypatch.setattr(source, "MOST_FILES", 50)
     hub.page = 9
     hub.add("o/m", {f"{number}.json": b"{}" for number in range(60)})
     refused = node.fetch("hf://o/m")
     assert (refused.reason, refused.retryable) == ("UnsupportedSource", False)
     assert "more than 50 files" in refused.message
     assert len([request for request in hub.requests if "/tree/" in request]) < 7
-    monkeypatch.setattr(sources, "MOST_FILES", 60)
+    monkeypatch.setattr(source, "MOST_FILES", 60)
     assert node.fetch("hf://o/m").outcome == "Fetched"
 
 

@@ -55,7 +55,7 @@ def test_a_source_that_sends_byte_by_byte_is_left(bucket: Bucket, node: Node) ->
 @pytest.mark.parametrize("endless", ["new", "same"])
 def test_empty_pages_without_end_end(bucket: Bucket, node: Node, endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 7: nothing counted pages that list nothing."""
-    monkeypatch.setattr("modelyard.models.sources.MOST_PAGES", 20)
+    monkeypatch.setattr("modelyard.models.sources.source.MOST_PAGES", 20)
     bucket.endless = endless
     failed = node.fetch("s3://models/m", endpoint=bucket.address, limits=replace(QUICK, patience=0.1))
     assert failed.outcome == "Failed"
@@ -70,7 +70,7 @@ def test_empty_pages_without_end_end(bucket: Bucket, node: Node, endless: str, m
 
 @pytest.mark.parametrize("same", [True, False])
 def test_pages_of_a_hub_without_end_end(hub: Hub, node: Node, same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.models.sources.MOST_PAGES", 20)
+    monkeypatch.setattr("modelyard.models.sources.source.MOST_PAGES", 20)
     hub.add("o/m", {"config.json": b"{}"})
     hub.endless = "same" if same else "new"
     failed = node.fetch("hf://o/m", limits=replace(QUICK, patience=0.1))
@@ -80,7 +80,7 @@ def test_pages_of_a_hub_without_end_end(hub: Hub, node: Node, same: bool, monkey
 
 
 def test_a_page_without_end_ends(hub: Hub, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.models.sources.LISTING_BYTES", 5000)
+    monkeypatch.setattr("modelyard.models.sources.source.LISTING_BYTES", 5000)
     hub.add("o/m", {f"{number}.json": b"{}" for number in range(100)})
     failed = node.fetch("hf://o/m")
     assert (failed.reason, failed.retryable) == ("UnsupportedSource", False)

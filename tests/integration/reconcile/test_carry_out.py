@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -334,8 +335,8 @@ async def test_our_finalizer_is_set_first_and_taken_off_last(objects: Objects) -
 async def test_who_has_much_to_write_keeps_nobody_waiting(
     objects: Objects, other_namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelyard.reconcile.kernel.carry_out.CONCURRENCY", 1)
-    monkeypatch.setattr("modelyard.reconcile.kernel.carry_out.MOST_PLANS", 3)
+    monkeypatch.setattr(import_module("modelyard.reconcile.kernel.carry_out"), "CONCURRENCY", 1)
+    monkeypatch.setattr(import_module("modelyard.reconcile.kernel.carry_out"), "MOST_PLANS", 3)
     neighbour, names = Objects(objects.cluster, other_namespace), [f"n{number}" for number in range(5)]
     plans = [Plan(await objects.subject(name), annotations=MEMORY) for name in names]
     plans.append(Plan(await neighbour.subject("only"), annotations=MEMORY))
@@ -354,7 +355,7 @@ async def test_who_has_much_to_write_keeps_nobody_waiting(
 
 
 async def test_what_scales_is_written_before_what_only_tells(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.reconcile.kernel.carry_out.MOST_PLANS", 1)
+    monkeypatch.setattr(import_module("modelyard.reconcile.kernel.carry_out"), "MOST_PLANS", 1)
     web = await objects.deploy("web")
     scale = Plan(await objects.subject("last"), scales=(Scale(web, 1, 2, "Busy", "much to do"),))
     await objects.carry_out(Plan(await objects.subject("first"), annotations=MEMORY), scale)
@@ -364,7 +365,7 @@ async def test_what_scales_is_written_before_what_only_tells(objects: Objects, m
 async def test_who_has_much_to_tell_keeps_nobody_waiting(
     objects: Objects, other_namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modelyard.reconcile.kernel.tell.MOST_EVENTS", 2)
+    monkeypatch.setattr(import_module("modelyard.reconcile.kernel.tell"), "MOST_EVENTS", 2)
     neighbour = Objects(objects.cluster, other_namespace)
     news = tuple(Notice(f"News{number}", "something") for number in range(4))
     plans = [Plan(await one.subject("one"), news=news[:count]) for one, count in ((objects, 4), (neighbour, 1))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_a_strategy_that_is_not_there_in_published_mode() -> None:
 def test_a_problem_of_a_stage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = PipelineStage(lambda models, variants, tick: StageResult(problem="no list of pairs"))
     for name in ("MODEL_STAGES", "FLEET_STAGES"):
-        monkeypatch.setattr(f"modelyard.autoscaling.pipeline.decide.{name}", [broken])
+        monkeypatch.setattr(import_module("modelyard.autoscaling.pipeline.decide"), name, [broken])
     found = decide(make_fleet(Serving(load=[(0.5, 0)] * 2)), FleetSettings())
     assert found.errors == ("no list of pairs", "no list of pairs")
 

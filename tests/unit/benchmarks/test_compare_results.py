@@ -10,11 +10,11 @@ import pytest
 from command_line import modelyard
 from hypothesis import given, strategies as st
 
+from modelyard.benchmarks import records
 from modelyard.benchmarks.measuring import compare, results
 from modelyard.benchmarks.measuring.compare import ConditionInvalid, parse_condition
 from modelyard.benchmarks.measuring.outputs import FolderStore
 from modelyard.benchmarks.measuring.results import BenchmarkResults, RunRecord, ordered
-from modelyard.benchmarks.records import charts
 from modelyard.benchmarks.records.program import MeasureError
 from modelyard.benchmarks.records.values import LatencySpread, MeasuredRun
 
@@ -172,13 +172,13 @@ def test_files_that_hold_something_else_are_one_line(tmp_path: Path, name: str, 
 
 def test_a_run_that_is_made_again_has_a_trend_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[str, list[int]]] = []
-    draw = charts.trend
+    draw = records.trend
 
     def noted(title: str, found: list[MeasuredRun], folder: Path) -> Path:
         drawn.append((title, [run.requests for run in found]))
         return draw(title, found, folder)
 
-    monkeypatch.setattr(charts, "trend", noted)
+    monkeypatch.setattr(records, "trend", noted)
     store, other = FolderStore(tmp_path), record(2, requests=9)
     for day, one in enumerate([record(2), other, record(2, requests=5, ttft=None, itl=None), record(2, requests=7)]):
         run = one.run.model_copy(update={"started": f"2026-01-0{day + 1}T00:00:00Z"})

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from modelyard.cli.engine_metrics import create_app
-from modelyard.metrics.endpoints import scrape
+from modelyard.metrics import endpoints
 from modelyard.workloads.kthena.unified import with_unified
 
 PAGE = """\
@@ -147,7 +147,7 @@ def test_an_engine_without_a_page_is_502(monkeypatch: pytest.MonkeyPatch) -> Non
     with relay(Engine(status=404)) as url:
         assert get(f"{url}/metrics") == (502, get(f"{url}/metrics")[1])
         assert "HTTP status 404" in get(f"{url}/metrics")[1]
-    monkeypatch.setattr(scrape, "MAX_BODY", 10)
+    monkeypatch.setattr(endpoints, "MAX_BODY", 10)
     with relay(Engine()) as url:
         assert get(f"{url}/metrics")[0] == 502
     with relaying("http://127.0.0.1:1/metrics") as url:

@@ -245,8 +245,8 @@ def test_one_of_two_names_can_be_left_out() -> None:
 
 
 def test_a_listing_has_a_budget_of_pages_and_bytes_and_no_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.models.sources.MOST_PAGES", 3)
-    monkeypatch.setattr("modelyard.models.sources.LISTING_BYTES", 100)
+    monkeypatch.setattr("modelyard.models.sources.source.MOST_PAGES", 3)
+    monkeypatch.setattr("modelyard.models.sources.source.LISTING_BYTES", 100)
     budget = ListingBudget()
     budget.ask("u")  # not counted outside of a listing
     budget.begin()

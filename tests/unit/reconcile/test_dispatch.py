@@ -12,7 +12,6 @@ from hypothesis import given, strategies as st
 
 from modelyard.objects import Condition, Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile.plans import dispatch as dispatching
 from modelyard.reconcile.plans.dispatch import (
     EXPECTED_START,
     MOST_ATTEMPTS,
@@ -23,7 +22,10 @@ from modelyard.reconcile.plans.dispatch import (
     RunFate,
     Start,
     awaited_run,
+    dispatch as start_runs,
     fingerprint,
+    is_due,
+    is_free,
     named,
     with_awaited_run,
 )
@@ -50,7 +52,7 @@ def claimed(of: Plan, run: str = "before", attempt: int = 1, at: float = NOW - 5
 
 def dispatch(plans: Iterable[Plan], acting: Acting, runs: Mapping[str, RunFate], now: float) -> list[Start]:
     """The starts for plans of one lifecycle, where places are plenty."""
-    return [*dispatching.dispatch([(acting, plans)], runs, now, RunLoad(limits=RunLimits(1000))).starts]
+    return [*start_runs([(acting, plans)], runs, now, RunLoad(limits=RunLimits(1000))).starts]
 
 
 def attempts(starts: list[Start]) -> list[int]:
@@ -155,15 +157,15 @@ def test_a_run_that_lives_is_not_doubled_whatever_the_time_of_its_claim(ahead: f
     """The clock was set back after the claim."""
     running = claimed(plan(), at=NOW + ahead)
     assert not dispatch([running], ONE, {"before": ALIVE}, NOW)
-    assert not dispatching.is_free(running.subject.claim, {"before": ALIVE}, NOW)
-    assert not dispatching.is_due(running, {"before": ALIVE}, NOW)
+    assert not is_free(running.subject.claim, {"before": ALIVE}, NOW)
+    assert not is_due(running, {"before": ALIVE}, NOW)
 
 
 @pytest.mark.parametrize("ahead", [7200, 86_400])
 def test_work_goes_on_with_its_pauses_after_the_clock_was_set_back(ahead: float) -> None:
     ended = RunFate(NOW + ahead)
     assert attempts(dispatch([claimed(plan(), attempt=3, at=NOW + ahead)], ONE, {"before": ended}, NOW)) == [4]
-    assert dispatching.is_free(str(Claim("never-created", "0" * 12, 1, NOW + ahead)), {}, NOW)
+    assert is_free(str(Claim("never-created", "0" * 12, 1, NOW + ahead)), {}, NOW)
     # Prefect's server has a clock that is ahead all the time: pauses count from the claims.
     due = claimed(plan(), attempt=3, at=NOW)
     assert not dispatch([due], ONE, {"before": ended}, NOW + 59)

@@ -20,6 +20,7 @@ from modelyard.replay.backtest.gates import (
     RequirementInvalid,
     parse,
     unmet,
+    unmet_requirements,
     value,
 )
 from modelyard.replay.backtest.output import as_csv
@@ -128,9 +129,14 @@ def request(**changes: Any) -> ReplayRequest:
 def test_requirements_hold_for_all_policies_or_for_those_that_are_judged() -> None:
     dear = dataclasses.replace(SUMMARY, policy="fixed:2", cost=90.0, rate=3.0)
     everybody = request(policies=["default", "fixed:2"], max_cost=50)
-    assert everybody.unmet([SUMMARY, dear]) == ["fixed:2 at rate 3 has cost 90, a cost of at most 50 is needed"]
-    assert request(policies=["default", "fixed:2"], max_cost=50, judge=["default"]).unmet([SUMMARY, dear]) == []
-    assert request().unmet([dear]) == []
+    assert unmet_requirements(everybody, [SUMMARY, dear]) == [
+        "fixed:2 at rate 3 has cost 90, a cost of at most 50 is needed"
+    ]
+    assert (
+        unmet_requirements(request(policies=["default", "fixed:2"], max_cost=50, judge=["default"]), [SUMMARY, dear])
+        == []
+    )
+    assert unmet_requirements(request(), [dear]) == []
     with pytest.raises(ValidationError, match="--judge hpa: is not replayed; there are default, fixed:2"):
         request(policies=["default", "fixed:2", "clairvoyant"], judge=["hpa"])
     with pytest.raises(ValidationError, match="no metric speed"):

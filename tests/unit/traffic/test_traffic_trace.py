@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelyard.traffic.traces.copies import Copies
+from modelyard.traffic.copies import Copies
 from modelyard.traffic.traces.trace import Trace, TraceInputError, from_rates, parse_columns, read_trace
 
 SHIPPED = Path(__file__).resolve().parents[3] / "benchmarks/data/azure-llm-inference-2023-conversation.csv"
