@@ -109,9 +109,15 @@ def test_a_new_value_is_one_more_field(tmp_path: Path) -> None:
     bodies = (body.replace("\n\n\n", f"\n{ONE_MORE.format(number)}\n\n", 1) for number, body in enumerate(classes))
     (tmp_path / "more_values.py").write_text("(PodMeasures):\n".join([first, *bodies]))
     (tmp_path / "one_more.py").write_text(
-        "import sys, more_values as values\n"
+        "import importlib.util, sys\n"
+        "class MoreValues:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'modelyard.metrics.vocabulary.values':\n"
+        f"            return importlib.util.spec_from_file_location(name, {str(tmp_path / 'more_values.py')!r})\n"
+        "sys.meta_path.insert(0, MoreValues)\n"
+        "from modelyard.metrics.vocabulary import values\n"
         "assert 'preemptions' in {*values.PodSignal.measures()} & {*values.PodPerformance.measures()}\n"
-        "sys.modules['modelyard.metrics.vocabulary.values'] = values\n"
     )
     options = "-q --noconftest -p no:xdist -p no:cacheprovider -p one_more -o addopts="
     run = subprocess.run(
