@@ -30,9 +30,9 @@ from modelyard.objects import Key
 from modelyard.onboarding.planning.choose import choose
 from modelyard.onboarding.planning.report import load_check
 from modelyard.onboarding.request import OnboardRequest
+from modelyard.profiles.fitting.closed_loop import Point, closed_loop
 from modelyard.replay.backtest.simulate import simulate
 from modelyard.replay.backtest.steady import steady_load
-from modelyard.replay.fitting.closed_loop import Point, closed_loop
 from modelyard.replay.policies.base import Fixed
 from modelyard.replay.settings import SimulationSettings
 from modelyard.replay.simulation.variants import VariantSpec

@@ -22,8 +22,8 @@ from modelyard.autoscaling.sizing.fit import Fit, Point, fit
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import size
 from modelyard.engine.config import PROFILES, EngineConfig
-from modelyard.replay.fitting.closed_loop import PredictedPoint, serve
-from modelyard.replay.fitting.engine_fit import fit_engine, predicted, sizing_profile
+from modelyard.profiles.fitting.closed_loop import PredictedPoint, serve
+from modelyard.profiles.fitting.engine_fit import fit_engine, predicted, sizing_profile
 
 ENGINES, NOISE, OUTPUT = 200, 0.1, 128
 NAMES = ("alpha", "beta", "gamma", "delta")

@@ -14,8 +14,8 @@ from modelyard.benchmarks.measuring import BenchmarkResults, changes, kept, pair
 from modelyard.benchmarks.records import MeasuredRun, data_urls
 from modelyard.fairness import interleave
 from modelyard.objects import Key, cut, unformatted
+from modelyard.profiles.refitting import ProfileDrift, drift_of, refit_variant
 from modelyard.reconcile.plans import ObjectResult
-from modelyard.replay.refitting import ProfileDrift, drift_of, refit_variant
 from tasks.claims import claim_free
 from tasks.journal import show, show_table
 from tasks.stage import BRIEF, REPORT, RETRIED

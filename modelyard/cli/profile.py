@@ -61,8 +61,8 @@ def fit(
     from modelyard.autoscaling.memory import AUTOSCALING_STATE, VariantMemory
     from modelyard.benchmarks.measuring import patch, points
     from modelyard.cli.benchmarks import results_of
+    from modelyard.profiles.fitting import fit_profile
     from modelyard.reconcile.plans import parse_memory
-    from modelyard.replay.fitting import fit_profile
 
     there = _cluster(lambda cluster: _variant(cluster, variant)) if variant else None
     known: dict[str, Any] = {"kv_tokens": kv_tokens}
@@ -154,7 +154,7 @@ def check(
     """Replay the benchmark's loads against an engine of the fitted parameters, several times; 1 where what was measured
     is further off than any of the times."""
     from modelyard.cli.benchmarks import results_of
-    from modelyard.replay.fitting import PredictedPoint, predicted
+    from modelyard.profiles.fitting import PredictedPoint, predicted
 
     found, runs = _fitted(results_of(source), max_batch, one_length, step_tokens)
     wide = 0
@@ -176,7 +176,7 @@ def check(
 
 def _fitted(results: BenchmarkResults, max_batch: int | None, one_length: bool, tokens: int) -> tuple[Fit, list[Point]]:
     from modelyard.benchmarks.measuring import points
-    from modelyard.replay.fitting import fit_engine
+    from modelyard.profiles.fitting import fit_engine
 
     runs = points(results, warn)
     found = fit_engine(runs, tokens=tokens, max_batch=max_batch, one_length=one_length)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from modelyard.models.detection.config import WIDTH, Config
-from modelyard.models.detection.layers import MAX_LAYERS, cached_layers
+from modelyard.models.detection.kv_cache import MAX_LAYERS, cached_layers
 
 _LETTERS = {"mamba": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E", "linear_attention": "M"}
 

@@ -21,7 +21,7 @@ from modelyard.models.detection.files import (
     Files,
     Weights,
 )
-from modelyard.models.detection.layers import Cache, cache
+from modelyard.models.detection.kv_cache import Cache, cache
 from modelyard.models.detection.quantization import Quantization, read_quantization
 
 _FORMAT = ("safetensors", "1.0.0")

@@ -13,7 +13,7 @@ from modelyard.models.detection.config import WIDTH, Config, mapping, text, whol
 from modelyard.models.detection.facts import MAX_COUNT
 from modelyard.models.detection.files import Kind
 from modelyard.models.detection.hybrids import hybrid_parameters
-from modelyard.models.detection.layers import has_other_layers
+from modelyard.models.detection.kv_cache import has_other_layers
 
 Source = Literal["weights", "formula", "table"]
 

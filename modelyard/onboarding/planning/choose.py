@@ -35,7 +35,7 @@ from modelyard.autoscaling.variants import MOST, holding_of, needed
 from modelyard.autoscaling.variants.slo import HOPELESS
 from modelyard.benchmarks.records import MeasuredRun
 from modelyard.onboarding.request import OnboardRequest, ServingCandidate
-from modelyard.replay.fitting import FittedProfile, fit_profile
+from modelyard.profiles.fitting import FittedProfile, fit_profile
 
 MOST_STEPS = 4e4
 """Of engines for one replay of a candidate's runs: seconds of work, a minute at most. More leave it unknown."""

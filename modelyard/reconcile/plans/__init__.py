@@ -2,11 +2,11 @@
 
 from modelyard.reconcile.plans import status
 from modelyard.reconcile.plans.cadence import Cadence, Slot, shift_cadence
+from modelyard.reconcile.plans.claims import Claim
 from modelyard.reconcile.plans.dispatch import (
     RETRIES,
     UNATTENDED_SECONDS,
     Acting,
-    Claim,
     Dispatch,
     KnownRuns,
     RunFate,

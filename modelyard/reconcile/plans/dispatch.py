@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from modelyard.backoff import Backoff
 from modelyard.objects import LONGEST_MESSAGE, Key, cut, timestamp
+from modelyard.reconcile.plans.claims import Claim
 from modelyard.reconcile.plans.plan import CLAIM, Plan, Ref, Subject
 from modelyard.reconcile.plans.run_limits import RUNS, RunAdmission, RunLoad
 from modelyard.reconcile.plans.status import is_status_due
@@ -41,30 +41,7 @@ EXPECTED_START = 10.0
 MOST_ATTEMPTS = 999_999
 """Attempts that a claim counts: it has six digits for them."""
 
-_CLAIM = re.compile(
-    r"(?P<run>[\w./-]{1,512}) (?P<fingerprint>[0-9a-f]{12})/(?P<attempt>\d{1,6}) (?P<at>\d{1,12})", re.ASCII
-)
 """Only what our keys are made of: what a claim names is asked of Prefect, together with what all others name."""
-
-
-class Claim(NamedTuple):
-    """Who may work on an object: a run by its idempotency key, at what (a fingerprint), how often tried, since when."""
-
-    run: str
-    fingerprint: str
-    attempt: int
-    at: float
-
-    def __str__(self) -> str:
-        return f"{self.run} {self.fingerprint}/{self.attempt} {self.at:.0f}"
-
-    @classmethod
-    def read(cls, text: str) -> Claim | None:
-        """The claim in an annotation; ``None`` for none, or for what is none (anybody may write annotations)."""
-        found = _CLAIM.fullmatch(text[:1024])
-        if found is None:
-            return None
-        return cls(found["run"], found["fingerprint"], int(found["attempt"]), float(found["at"]))
 
 
 class RunFate(NamedTuple):

@@ -22,7 +22,7 @@ from modelyard.cluster import Cluster, ClusterSettings
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel.run_view import act
-from modelyard.reconcile.plans.dispatch import Claim
+from modelyard.reconcile.plans.claims import Claim
 from modelyard.reconcile.plans.plan import Plan, World
 
 

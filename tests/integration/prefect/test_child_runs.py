@@ -24,7 +24,8 @@ from prefect_support import until
 from deployments import queues
 from deployments.work_pool import create_work_pool
 from modelyard.models.delivery.names import BASE_MODELS
-from modelyard.reconcile.plans.dispatch import Claim, child_claim
+from modelyard.reconcile.plans.claims import Claim
+from modelyard.reconcile.plans.dispatch import child_claim
 from modelyard.reconcile.plans.plan import CLAIM
 from modelyard.reconcile.plans.run_limits import RUNS
 from tasks.children import MOST_CHILDREN, TOO_MANY, ChildKind, ChildState, follow_child

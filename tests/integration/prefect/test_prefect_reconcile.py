@@ -40,7 +40,8 @@ from modelyard.cluster import Cluster
 from modelyard.local.stack import LocalStack
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel.reconciler import Registered
-from modelyard.reconcile.plans.dispatch import Acting, Claim
+from modelyard.reconcile.plans.claims import Claim
+from modelyard.reconcile.plans.dispatch import Acting
 from modelyard.reconcile.plans.plan import CLAIM
 from modelyard.reconcile.plans.run_limits import RUNS
 from modelyard.routing.objects import SERVERS

@@ -26,8 +26,8 @@ from modelyard.engine.config import EngineConfig
 from modelyard.local.stack import LocalStack
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.profiles.fitting.closed_loop import serve
 from modelyard.reconcile.plans.memory import render_memory
-from modelyard.replay.fitting.closed_loop import serve
 
 pytestmark = pytest.mark.integration
 

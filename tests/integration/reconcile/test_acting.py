@@ -15,7 +15,7 @@ from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel import run_view
 from modelyard.reconcile.kernel.run_view import Acted, act
-from modelyard.reconcile.plans.dispatch import Claim
+from modelyard.reconcile.plans.claims import Claim
 from modelyard.reconcile.plans.plan import CLAIM, Plan, World
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,7 @@ from modelyard.cluster.transport import ApiRequest
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel.run_view import RunView, StepFailed, act, carry_out_step
-from modelyard.reconcile.plans.dispatch import Claim
+from modelyard.reconcile.plans.claims import Claim
 from modelyard.reconcile.plans.plan import CLAIM, Plan, PlanStep, StepId, StepPhase, World
 from modelyard.reconcile.plans.steps import REST
 

@@ -14,7 +14,7 @@ from modelyard.autoscaling.fleet.provenance import PROVENANCE
 from modelyard.autoscaling.sizing.fit import Point
 from modelyard.benchmarks.measuring.results import RunRecord, as_csv
 from modelyard.engine.config import EngineConfig
-from modelyard.replay.fitting.closed_loop import closed_loop
+from modelyard.profiles.fitting.closed_loop import closed_loop
 
 ENGINE = EngineConfig(alpha=9, beta=0.1, gamma=30, delta=0.02, max_num_seqs=64)
 

@@ -13,7 +13,8 @@ from prefect.logging import disable_run_logger
 from modelyard.cluster import NotFound, Object
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
-from modelyard.reconcile.plans.dispatch import Claim, RunFate
+from modelyard.reconcile.plans.claims import Claim
+from modelyard.reconcile.plans.dispatch import RunFate
 from modelyard.reconcile.plans.plan import CLAIM
 from tasks import claims
 from tasks.claims import NoSuchObject, claim

@@ -15,6 +15,7 @@ from deployments.bootstrap import closed
 from flows.forms import ADVANCED, arguments, flat
 from flows.parameters import ReplayParameters
 from flows.replay import replay as replay_flow
+from modelyard.replay.backtest.history import requested_past
 from modelyard.replay.backtest.scenario import read_scenario
 from modelyard.replay.settings import Gaps
 
@@ -114,7 +115,7 @@ def test_parameters_that_cannot_work_are_refused_at_once(changes: dict[str, Any]
 
 
 def test_a_history_is_asked_for_in_utc() -> None:
-    request = ReplayParameters.model_validate(given(**PAST, gaps="zero")).past(0.0)
+    request = requested_past(ReplayParameters.model_validate(given(**PAST, gaps="zero")), 0.0)
     assert (request.end - request.start, request.start % 3600, request.gaps) == (3600, 0, Gaps.ZERO)
 
 

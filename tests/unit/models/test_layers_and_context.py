@@ -12,7 +12,7 @@ from modelyard.models.detection.config import Config
 from modelyard.models.detection.context import context_length
 from modelyard.models.detection.files import Files, Weights
 from modelyard.models.detection.interpret import interpret
-from modelyard.models.detection.layers import cached_layers
+from modelyard.models.detection.kv_cache import cached_layers
 
 LLAMA = {
     "model_type": "llama",

@@ -28,8 +28,8 @@ from modelyard.onboarding.planning import objects
 from modelyard.onboarding.planning.choose import choose, engine_speed
 from modelyard.onboarding.planning.plan import benchmarks
 from modelyard.onboarding.request import ServingCandidate
-from modelyard.replay.fitting.closed_loop import serve
-from modelyard.replay.refitting.refit import benchmark_of
+from modelyard.profiles.fitting.closed_loop import serve
+from modelyard.profiles.refitting.refit import benchmark_of
 from modelyard.resources import BaseModel, BenchmarkJob, InferenceService, VariantAutoscaling
 from modelyard.workloads.rendering.components import components
 

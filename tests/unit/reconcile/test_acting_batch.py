@@ -13,7 +13,7 @@ from scripted_api import scripted_api
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS
 from modelyard.reconcile.kernel.run_view import act, look
-from modelyard.reconcile.plans.dispatch import Claim
+from modelyard.reconcile.plans.claims import Claim
 from modelyard.reconcile.plans.plan import Plan, Subject, Want, World
 
 RUN = "ConfigMap/batch-of-3/0123"

@@ -12,13 +12,13 @@ from hypothesis import given, strategies as st
 
 from modelyard.objects import Condition, Key
 from modelyard.objects.kinds import CONFIG_MAPS
+from modelyard.reconcile.plans.claims import Claim
 from modelyard.reconcile.plans.dispatch import (
     EXPECTED_START,
     MOST_ATTEMPTS,
     MOST_IN_A_BATCH,
     RETRIES,
     Acting,
-    Claim,
     RunFate,
     Start,
     awaited_run,

@@ -11,7 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, SECRETS
-from modelyard.reconcile.plans.dispatch import Acting, Claim, RunFate, dispatch
+from modelyard.reconcile.plans.claims import Claim
+from modelyard.reconcile.plans.dispatch import Acting, RunFate, dispatch
 from modelyard.reconcile.plans.plan import Plan, Subject
 from modelyard.reconcile.plans.run_limits import ActiveRun, RunLimits, RunLoad
 

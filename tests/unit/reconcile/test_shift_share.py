@@ -9,7 +9,8 @@ import pytest
 from modelyard.objects import Key
 from modelyard.objects.kinds import CONFIG_MAPS, JOBS
 from modelyard.reconcile.kernel.reconciler import MOST_CARRIED_OUT, MOST_CHANGES, only_told, shares
-from modelyard.reconcile.plans.dispatch import RETRIES, Acting, Claim, Dispatch, RunFate, dispatch
+from modelyard.reconcile.plans.claims import Claim
+from modelyard.reconcile.plans.dispatch import RETRIES, Acting, Dispatch, RunFate, dispatch
 from modelyard.reconcile.plans.plan import CLAIM, Child, Plan, Status, Subject
 
 NOW = 1_800_000_000.0

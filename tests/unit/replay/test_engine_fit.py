@@ -17,9 +17,9 @@ from modelyard.autoscaling.sizing.fit import Fit, FitError, Point, fit
 from modelyard.autoscaling.sizing.profiles import Profiles
 from modelyard.autoscaling.sizing.sizes import size
 from modelyard.engine.config import PROFILES, EngineConfig
-from modelyard.replay.fitting import engine_fit
-from modelyard.replay.fitting.closed_loop import PredictedPoint, ServedRequest, serve
-from modelyard.replay.fitting.engine_fit import fit_engine, predicted, sizing_profile
+from modelyard.profiles.fitting import engine_fit
+from modelyard.profiles.fitting.closed_loop import PredictedPoint, ServedRequest, serve
+from modelyard.profiles.fitting.engine_fit import fit_engine, predicted, sizing_profile
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 ENGINE = replace(PROFILES["a100"], jitter=0.1)

@@ -19,11 +19,11 @@ from modelyard.autoscaling.variants.profile import Profile
 from modelyard.benchmarks.measuring.profiles import ProfileKey, library_patch, patch, read_library
 from modelyard.engine.config import EngineConfig
 from modelyard.objects import Key
+from modelyard.profiles.fitting.closed_loop import serve
+from modelyard.profiles.fitting.engine_fit import fit_engine, sizing_profile
 from modelyard.replay.backtest.report import summarize
 from modelyard.replay.backtest.scenario import read_fleet
 from modelyard.replay.backtest.simulate import simulate
-from modelyard.replay.fitting.closed_loop import serve
-from modelyard.replay.fitting.engine_fit import fit_engine, sizing_profile
 from modelyard.replay.policies.modelyard import ModelyardPolicy
 from modelyard.replay.settings import SimulationSettings
 from modelyard.traffic.traces.latency import SLO

@@ -14,9 +14,7 @@ from modelyard.benchmarks.jobs.world import MEMORY, RE_RUN, Memory
 from modelyard.benchmarks.measuring.profiles import LIBRARY, ProfileKey, library_patch, read_library
 from modelyard.benchmarks.records.values import LatencySpread, MeasuredRun
 from modelyard.objects import Key, Namespace
-from modelyard.reconcile.plans.memory import render_memory
-from modelyard.reconcile.plans.reach import ALLOW_FROM
-from modelyard.replay.refitting.refit import (
+from modelyard.profiles.refitting.refit import (
     MOST_SAID,
     KeptAs,
     RefitFailed,
@@ -26,6 +24,8 @@ from modelyard.replay.refitting.refit import (
     refit,
     same_profile,
 )
+from modelyard.reconcile.plans.memory import render_memory
+from modelyard.reconcile.plans.reach import ALLOW_FROM
 
 SINCE = 1_767_225_600.0
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from modelyard.autoscaling.sizing import Fit, FitError, Point, RunWork, check, fit
 from modelyard.engine import EngineConfig
-from modelyard.replay.fitting.closed_loop import ROUNDS, PredictedPoint, closed_loop, serve
+from modelyard.profiles.fitting.closed_loop import ROUNDS, PredictedPoint, closed_loop, serve
 
 TOKENS = 2048
 """Tokens that an engine computes in one step (``--max-num-batched-tokens``), unless something else is said."""

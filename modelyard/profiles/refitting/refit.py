@@ -15,8 +15,8 @@ from modelyard.autoscaling.sizing import FitError
 from modelyard.benchmarks.jobs import RE_RUN, benchmark
 from modelyard.benchmarks.measuring import LibraryProfile, ProfileKey, kept, patch, points
 from modelyard.objects import Key, Namespace, conditions, cut, few, printable
+from modelyard.profiles.fitting import TOKENS, fit_profile
 from modelyard.reconcile.plans import parse_memory, refusal
-from modelyard.replay.fitting import TOKENS, fit_profile
 
 MOST_SAID = 1000
 """Characters of what is said of one variant: names and scenarios are as long as their tenants like."""

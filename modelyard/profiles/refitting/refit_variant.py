@@ -11,7 +11,7 @@ from modelyard.benchmarks.jobs import BENCHMARK_JOBS
 from modelyard.benchmarks.measuring import LIBRARY, library_patch, read_library
 from modelyard.cluster import Cluster, Forbidden, NotFound
 from modelyard.objects import CONFIG_MAPS, NAMESPACES, Key, namespace
-from modelyard.replay.refitting.refit import ProfileDrift, RefitFailed, kept_as, refit, same_profile
+from modelyard.profiles.refitting.refit import ProfileDrift, RefitFailed, kept_as, refit, same_profile
 
 
 async def refit_variant(cluster: Cluster, drift: ProfileDrift, tokens: int, home: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Performance profiles of engines: fitted to measurements, checked against new ones."""

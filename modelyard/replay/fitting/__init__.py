@@ -1,4 +1,0 @@
-"""Fit the performance profile of an engine to measured runs with the simulated engine. Pure."""
-
-from modelyard.replay.fitting.closed_loop import PredictedPoint
-from modelyard.replay.fitting.engine_fit import TOKENS, FittedProfile, fit_engine, fit_profile, predicted
