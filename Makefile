@@ -12,12 +12,16 @@ export PYTHONUNBUFFERED := 1
 unexport PYTHONDONTWRITEBYTECODE
 # The pure tests keep a core each busy; those on real processes mostly wait, so that more of them run than there are cores.
 UNIT_WORKERS ?= 2
-WORKERS ?= 6
+WORKERS ?= 4
 MINUTES ?= 15
 SEED ?= 7
 PYTEST := $(BIN)/pytest
-# Tests that serve real requests in compressed time need a core of their own: they run last, one after the other.
+# Shifts of ten seconds, started by a real worker, and whole systems run two at a time, after the others.
+SHIFTS := tests/integration/prefect tests/e2e/test_whole_loop.py tests/e2e/test_tour.py
+# Tests that serve real requests in compressed time or measure them need a core of their own: they run last, one after
+# the other.
 SERVING := tests/integration/replay/test_replay_agreement.py tests/integration/engine/test_traffic_replay.py \
+  tests/integration/benchmarks/test_measuring.py tests/integration/services/test_service_benchmarks.py \
   tests/e2e/test_demonstration.py
 
 .PHONY: help demo demo-tour test test-all soak unit integration e2e check format install crds monitoring bench clean
@@ -42,7 +46,8 @@ test: $(STAMP) ## before every merge: all but the long tests
 	@status=0; run() { part=$$1; shift; \
 	$(PYTEST) "$$@" $(if $(REPORT),--junitxml=$(REPORT).$$part) $(PYTEST_ARGS) || status=$$?; }; \
 	run 1 -n $(UNIT_WORKERS) tests/unit; \
-	run 2 -n $(WORKERS) tests/integration tests/e2e $(SERVING:%=--ignore=%); run 3 -n 0 $(SERVING); exit $$status
+	run 2 -n $(WORKERS) tests/integration $(SHIFTS:%=--ignore=%) $(SERVING:%=--ignore=%); run 3 -n 2 $(SHIFTS); \
+	run 4 -n 0 $(SERVING); exit $$status
 
 test-all: test ## before a release: also the long tests, many examples of every property, a soak
 	@$(PYTEST) -n 2 -m long tests/integration tests/e2e $(PYTEST_ARGS)
