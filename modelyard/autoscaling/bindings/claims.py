@@ -45,7 +45,7 @@ class Rival(NamedTuple):
 
 
 def outside(view: BindingView, rivals: Iterable[Rival]) -> dict[WorkloadId, tuple[str, ...]]:
-    """Who of another loop comes first at each of a binding's targets. Every loop finds the same order."""
+    """Targets of a binding with the rivals that come first there. Every loop finds the same order."""
     found: dict[WorkloadId, tuple[str, ...]] = {}
     own = {target.workload for target in view.targets}
     for rival in rivals:

@@ -123,7 +123,6 @@ class AssessedBinding:
     how: Handling
     notices: tuple[Notice, ...]
     memory: BindingMemory
-    """As before the decision."""
     problem: Problem | None
     total: TotalDecision
     metrics: ConditionValue | None
@@ -133,10 +132,7 @@ class AssessedBinding:
 def assess_binding(
     view: BindingView, tick: TickContext, strategies: Strategies, effort: WorkBudget | None = None
 ) -> AssessedBinding:
-    """Return what the binding comes to by its own metrics and history.
-
-    ``effort`` bounds the search for exact shares.
-    """
+    """Return the binding's result by its own metrics and history. ``effort`` bounds the search for exact shares."""
     chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
     how = handling_of(chosen, fleet_handling(tick.settings))
     notices = list(how.notices)
@@ -232,7 +228,6 @@ def _target_record(
 
 
 def _facts(total: TotalDecision) -> DecisionFacts:
-    """Return the numbers of the metric that decided, per instance; the required instances are those of all targets."""
     if not total.recommendation.proposals:
         return DecisionFacts()
     best = deciding(total.recommendation.proposals)
@@ -252,7 +247,7 @@ def _record(
     publish: bool = True,
     facts: DecisionFacts = NO_FACTS,
 ) -> Record:
-    """``steps`` ``None``: nothing is to be written."""
+    """``steps`` ``None``: no write."""
     writes = steps is not None and how.mode is Mode.DIRECT and replicas != target.current
     return Record(
         identity=Identity(
@@ -297,7 +292,6 @@ def _about(view: BindingView, memory: BindingMemory) -> BindingMemory:
 
 
 def _followed(view: BindingView, memory: BindingMemory, wanted: Mapping[str, int], now: float) -> BindingMemory:
-    """Notice which changes have arrived at the workloads, and what was asked for just now."""
     asked, scaled_at, seen = {}, {}, {}
     for target in view.targets:
         key, current = str(target.workload), target.current

@@ -20,10 +20,7 @@ SLACK = 1e-9
 
 
 class MetricProposal(NamedTuple):
-    """The replicas that one metric asks for. ``ratio`` is load over target (1: exactly on target).
-
-    ``target`` is what one instance should carry.
-    """
+    """The replicas one metric asks for. ``ratio`` is load over ``target`` (per instance); 1: exactly on target."""
 
     metric: str
     replicas: int
@@ -105,7 +102,7 @@ def recommend(
 
 
 def deciding(proposals: Iterable[MetricProposal]) -> MetricProposal:
-    """Return the proposal that decides: the largest."""
+    """Return the largest proposal."""
     return max(proposals, key=lambda proposal: proposal.replicas)
 
 

@@ -156,7 +156,7 @@ def _total(lines: Sequence[PageSample]) -> float:
 
 
 def _joined(buckets: Sequence[PageSample], counts: Sequence[PageSample]) -> Buckets:
-    """One histogram out of all label sets: cumulative counts add up bound by bound."""
+    """Cumulative counts add up bound by bound."""
     sums: dict[float, float] = {}
     sets: dict[float, int] = {}
     for line in buckets:

@@ -59,10 +59,7 @@ def lowest_line(history: History, length: float, now: float, tick: float, curren
 
 
 def held_until(history: History, length: float, now: float, tick: float, *, above: int | None = None) -> float | None:
-    """Until when, bounds included, a window of ``length`` seconds holds a recorded value ``above`` that number.
-
-    ``None`` when it holds none.
-    """
+    """Until when, inclusive, a window of ``length`` seconds holds a record ``above`` that number; ``None``: none."""
     if length <= 0:
         return None
     found = [until + length for until, value in history.past if above is None or value > above]

@@ -53,7 +53,6 @@ class Handling(NamedTuple):
 
     @property
     def reading(self) -> CompatibilityRules:
-        """The rules of the mode that the object is read by."""
         return READINGS[self.compatibility]
 
 

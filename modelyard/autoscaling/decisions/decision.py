@@ -42,7 +42,6 @@ class Bounds(NamedTuple):
     upper_from: str = ""
 
     def clamp(self, replicas: int) -> int:
-        """The nearest allowed number of replicas."""
         if self.upper is not None and replicas > self.upper:
             return self.upper
         return max(replicas, self.lower)
@@ -142,7 +141,6 @@ class Identity(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Namespace and name of the object that decides."""
         return self.subject.key
 
 
@@ -248,13 +246,11 @@ class Decision(NamedTuple, Generic[Memory_co]):
 
     @property
     def record(self) -> Record:
-        """The record of an object that scales one workload."""
         (record,) = self.records
         return record
 
     @property
     def key(self) -> Key:
-        """Namespace and name of the object that decides."""
         return self.subject.key
 
 
@@ -276,7 +272,6 @@ class TickDecision:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Of all decisions, in their order."""
         return tuple(record for decision in self.decisions for record in decision.records)
 
     @property
@@ -288,10 +283,7 @@ class TickDecision:
 
     @property
     def unknown(self) -> list[str]:
-        """Why nothing certain can be said, a sentence each: groups that failed, objects that nothing is known of.
-
-        Without replicas there is nothing to measure; that is no such thing.
-        """
+        """Why nothing certain can be said, a sentence each. Nothing to measure at zero replicas is no such reason."""
         lacking: dict[str, None] = dict.fromkeys(self.errors)
         for one in self.decisions:
             if all(record.now.current == 0 for record in one.records) and one.records:
@@ -303,10 +295,8 @@ class TickDecision:
 
     @property
     def variants(self) -> tuple[VariantDecision, ...]:
-        """The decisions about VariantAutoscalings."""
         return tuple(one for one in self.decisions if isinstance(one.memory, VariantMemory))
 
     @property
     def bindings(self) -> tuple[BindingDecision, ...]:
-        """The decisions about AutoscalingPolicyBindings."""
         return tuple(one for one in self.decisions if isinstance(one.memory, BindingMemory))

@@ -494,7 +494,6 @@ class Explanation:
 
     @property
     def code(self) -> str:
-        """The public code of the reason."""
         return self.reason.code
 
     def __str__(self) -> str:
@@ -552,5 +551,4 @@ class ConditionValue(NamedTuple):
 
     @classmethod
     def of(cls, status: str, explanation: Explanation) -> ConditionValue:
-        """Return the value that an explanation gives a condition."""
         return cls(status, explanation.code, explanation)

@@ -27,12 +27,10 @@ class TickContext:
 
     @property
     def now(self) -> float:
-        """Epoch seconds of the tick."""
         return self.fleet.now
 
     @property
     def signals(self) -> Signals:
-        """Everything that Prometheus said."""
         return self.fleet.signals
 
 

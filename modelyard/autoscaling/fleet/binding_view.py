@@ -130,5 +130,4 @@ class BindingView:
     """``status`` as it stands."""
 
     def grace_of(self, target: TargetView) -> float:
-        """Return the seconds of idleness before the last instance of a target goes."""
         return self.grace if target.grace is None else target.grace

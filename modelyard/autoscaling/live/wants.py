@@ -51,10 +51,7 @@ Owned = tuple[tuple[str, str, str], OwnerRef]
 
 
 def wish_of(obj: Object) -> object:
-    """What of an object a person controls: its spec, labels and annotations, but not the state we keep with it.
-
-    Only good for telling whether it changed: whatever a tenant writes, no more than a number is kept of it.
-    """
+    """The part of an object that a person controls, without our annotations; a hash, good only for comparison."""
     metadata = obj["metadata"]
     annotations = ((k, v) for k, v in (metadata.get("annotations") or {}).items() if k not in OURS)
     labels = metadata.get("labels") or {}

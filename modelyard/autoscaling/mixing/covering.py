@@ -114,7 +114,7 @@ def _items(
     need: float,
     slopes: Sequence[tuple[float, float]],
 ) -> list[_Item]:
-    """The options' items above their lower bounds, cheapest per request first."""
+    """Items above the lower bounds, cheapest per request first."""
     unit = min((new for _, new in slopes if new > 0), default=1.0) * _TIE
     rank = {name: i for i, name in enumerate(sorted(o.name for o in options))}
     items = []

@@ -77,7 +77,6 @@ def exact(demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty
 def _serve(
     priority: int, demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, progress: Exact
 ) -> None:
-    """Find out how much of a class can be served beside the classes before it."""
     group = [d for d in demands if d.priority == priority and d.load > 0]
     start = dict(progress.replicas)
     fill(by_regret(group), start, units_used(demands, start), capacity, penalty)

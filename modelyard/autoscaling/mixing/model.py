@@ -40,7 +40,6 @@ class Option:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The capacity rows that a replica takes units of."""
         return (self.accelerator, *self.also)
 
     def take(self, used: dict[str, int], replicas: int) -> None:
@@ -105,7 +104,7 @@ class Demand:
         return self.load if carried >= self.need else carried
 
     def cost(self, replicas: Mapping[str, int]) -> float:
-        """Cost per hour of these replicas."""
+        """Cost per hour."""
         return fsum(option.cost * replicas.get(option.name, 0) for option in self.options)
 
     def objective(self, replicas: Mapping[str, int], penalty: float) -> float:
@@ -161,7 +160,6 @@ class Capacity:
     units: Mapping[str, int]
 
     def of(self, accelerator: str) -> int:
-        """Units of an accelerator."""
         return max(0, self.units.get(accelerator, 0))
 
     def room(self, option: Option, used: Mapping[str, int]) -> int:

@@ -68,10 +68,7 @@ def solve(problem: pulp.LpProblem, effort: WorkBudget, floor: int, gap: float) -
 
 
 class Linear:
-    """A linear programme to minimise over variables of 0 to 1; it grows, and is solved from where it stood.
-
-    ``rows`` are the least and the most of each row.
-    """
+    """A growing linear programme over variables of 0 to 1, re-solved from where it stood; ``rows``: (least, most)."""
 
     def __init__(self, rows: Sequence[tuple[float, float]]) -> None:
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -104,7 +101,7 @@ class Linear:
 
 
 def _count(highs: Any, effort: WorkBudget) -> None:
-    """Take what was done from the effort; no answer is a ``SolverError``."""
+    """No answer is a ``SolverError``."""
     info, status, kinds = highs.getInfo(), highs.getModelStatus(), highspy.HighsModelStatus
     effort.spend((max(0, info.simplex_iteration_count) + 1) * highs.getNumRow())
     if status == kinds.kIterationLimit:

@@ -178,7 +178,6 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
 
 
 def _missing_owners(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
-    """Yield a remark for each scaled workload whose owner, which may bound its replicas, is in none of the files."""
     given = {(manifest.kind, manifest.key) for manifest in manifests}
     scaled = dict.fromkeys(filter(None, map(workload_of, fleet.variants)))
     scaled |= dict.fromkeys(target.workload for view in fleet.bindings for target in view.targets)
@@ -222,7 +221,7 @@ def _workload(body: Mapping[str, Any], group: str, kind: str) -> Workload:
 def _add_unknown_kind(
     workloads: dict[WorkloadId, Workload], target: WorkloadId, candidates: Iterable[Manifest]
 ) -> None:
-    """A target of a kind we know nothing of but its scale subresource, whose usual paths are assumed."""
+    """The usual paths of the scale subresource are assumed."""
     for manifest in candidates:
         if target.kind in KNOWN or (manifest.group, manifest.key) != (target.group, Key(target.namespace, target.name)):
             continue

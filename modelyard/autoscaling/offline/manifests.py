@@ -28,17 +28,14 @@ class Manifest(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Its kind."""
         return str(self.body["kind"])
 
     @property
     def group(self) -> str:
-        """Its API group."""
         return TargetRef(str(self.body.get("apiVersion") or ""), self.kind, "").group
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
         return Key(self.body["metadata"]["namespace"], self.body["metadata"]["name"])
 
     def __str__(self) -> str:

@@ -21,10 +21,7 @@ TARGETS = ("ttft_target", "itl_target")
 
 
 def read_prediction(annotations: Mapping[str, str]) -> dict[str, float]:
-    """Milliseconds by name (``PREDICTED``, ``TARGETS``), as far as it holds them; a damaged one says nothing.
-
-    Anybody may write annotations: what is nested without end or too large for a number is damaged as well.
-    """
+    """Milliseconds by name (``PREDICTED``, ``TARGETS``); a damaged annotation, as any tenant may write, gives none."""
     try:
         values = orjson.loads(annotations.get(ANNOTATION) or "{}")
     except ValueError:

@@ -46,7 +46,6 @@ class Measures:
 
     @classmethod
     def unknown(cls, rows: int) -> Self:
-        """NaN everywhere."""
         return cls(*(np.full(rows, np.nan) for _ in fields(cls)))
 
 
@@ -116,7 +115,7 @@ def measures(profiles: Profiles, found: Occupancy) -> Measures:
 
 
 def measured(profiles: Profiles, found: Occupancy, batch: FloatArray, itl: FloatArray) -> Measures:
-    """The measures where requests experience ``batch`` and have this ``itl``."""
+    """The measures for requests that experience ``batch`` and ``itl``."""
     throughput = found.rate * (1.0 - found.loss)
     service = found.in_service / throughput
     prefill = profiles.prefill(batch)

@@ -86,7 +86,6 @@ class Parameter(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Half of the interval's width."""
         return (self.high - self.low) / 2
 
 
@@ -189,7 +188,6 @@ def check(run: Point) -> None:
 
 
 def _check_design(runs: tuple[Point, ...], one_length: bool, warn: Callable[[str], None]) -> None:
-    """Whether the runs can tell the parameters apart at all."""
     different = len({run.concurrency for run in runs})
     if different < 2:
         raise FitError(
@@ -271,14 +269,14 @@ def _lines(
 
 
 def _design(works: Sequence[RunWork], part_of_ttft: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What the latencies are made of, those of ITL first, and how much less accurate each is than an ordinary one."""
+    """Rows of ITL first, with how much less accurate each is than an ordinary one."""
     ttft, itl = (np.array([one[index] for one in works], dtype=np.float64) for index in (0, 1))
     luck = np.sqrt(1 + (np.array([one.luck for one in works]) / ACCURATE) ** 2)
     return np.concatenate((itl + part_of_ttft[:, None] * (ttft - itl), ttft)), np.append(np.ones(len(works)), luck)
 
 
 def _above_zero(design: FloatArray, luck: FloatArray, latency: FloatArray) -> tuple[FloatArray, FloatArray, list[int]]:
-    """Coefficients of which none is below 0, the weights they were found with, and which of them are not held at 0."""
+    """The weights, and which coefficients are not held at 0."""
     free = list(range(design.shape[1]))
     while True:
         part, weights = _robust(design[:, free], luck, latency)

@@ -81,7 +81,6 @@ class Profiles:
         return int(self.alpha.shape[0])
 
     def take(self, index: NDArray[np.int64] | slice) -> Self:
-        """The chosen rows."""
         return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def repaired(self) -> Self:

@@ -29,11 +29,9 @@ class Edge(NamedTuple):
     slope: FloatArray
 
     def take(self, rows: IntArray | BoolArray) -> Edge:
-        """The ends of the chosen brackets."""
         return Edge(self.at[rows], self.value[rows], self.slope[rows])
 
     def moved(self, where: BoolArray, to: Edge) -> Edge:
-        """With the other end's numbers where ``where``."""
         return Edge(*(np.where(where, new, old) for new, old in zip(to, self, strict=True)))
 
 

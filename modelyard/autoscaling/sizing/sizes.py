@@ -64,7 +64,7 @@ def by_block(used: Profiles, targets: Targets, solve: Callable[[Profiles, Target
 
 
 def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]:
-    """The first of each set of equal rows, in ascending order of batch limit, and for each row which of them it is."""
+    """Ascending by batch limit, and for each row which of them it is."""
     columns = [getattr(profiles, field.name) for field in fields(profiles)] + [targets.ttft, targets.itl, targets.tps]
     columns.append(profiles.max_batch)  # the last key sorts first
     order = np.lexsort(columns)

@@ -62,7 +62,6 @@ class Sizes(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Tokens of a request."""
         return float(self.tokens @ self.shares)
 
     def merged(self, groups: int) -> Sizes:
@@ -130,7 +129,7 @@ def missed(
 
 
 def _slow(engine: Speed, prompts: Sizes, outputs: Sizes, rate: Floats, step: Floats) -> Floats:
-    """ITL: by the first passage of each length of answer."""
+    """By the first passage of each length of answer."""
     several = outputs.tokens > 1
     tokens = outputs.tokens[several, None] - 1
     work = tokens * step
@@ -160,7 +159,7 @@ def _wave(sizes: Sizes, scale: Floats) -> NDArray[np.complex128]:
 
 
 def _late(engine: Speed, prompts: Sizes, rate: Floats, step: Floats) -> Floats:
-    """TTFT: what waits before a request, and its own prompt."""
+    """By the wait before a request, and its own prompt."""
     own = engine.delta * prompts.tokens + step[:, None] * prompts.tokens / CHUNK
     use = np.minimum(rate * (own @ prompts.shares), 0.999)
     width = engine.ttft / CELLS

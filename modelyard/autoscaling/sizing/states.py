@@ -42,10 +42,7 @@ class Occupancy:
 
 
 class Chain:
-    """Chains of several rows, prepared once: the cumulated logarithms do not depend on the rate.
-
-    ``base`` and ``slope`` in ms, shape (n,); every service time from batch 1 to ``max_batch`` must be above 0.
-    """
+    """Chains of several rows, for any rates. ``base``, ``slope`` in ms, shape (n,); every service time above 0."""
 
     def __init__(self, base: FloatArray, slope: FloatArray, max_batch: IntArray, queue_limit: IntArray) -> None:
         width = int(max_batch.max(initial=1))
@@ -164,6 +161,5 @@ def blocks(max_batch: IntArray) -> Iterator[slice]:
 
 
 def _pieces(rows: int, width: int) -> Iterator[slice]:
-    """Slices of rows of about ``CELLS`` states."""
     step = max(CELLS // width, 1)
     return (slice(start, start + step) for start in range(0, rows, step))

@@ -50,23 +50,20 @@ class Analysis(Assessment):
 
     @property
     def scale_up(self) -> bool:
-        """Whether capacity is short."""
         return self.kv_short or self.queue_short
 
     @property
     def what_is_short(self) -> Reason:
-        """The outcome of a scale-up."""
         if self.kv_short and self.queue_short:
             return Reason.SHORT_OF_BOTH
         return Reason.SHORT_OF_KV_CACHE if self.kv_short else Reason.SHORT_OF_QUEUE
 
     @property
     def lost(self) -> float:
-        """Replicas that are there and serve nothing."""
+        """Replicas that exist and serve nothing."""
         return self.stuck
 
     def worth(self, seen: Observation) -> float:
-        """What one replica of any variant counts for."""
         return 1.0
 
     def wanted(self, factor: float = 1.0) -> float:
@@ -202,7 +199,7 @@ def _per_report(variants: Sequence[Observation], reporting: int, stuck: int, war
 
 
 def _cautious_mean(warm: list[float], warming: list[float]) -> float:
-    """Mean spare; replicas that are warming up count only if that makes it smaller."""
+    """Replicas that are warming up count only if that makes the mean smaller."""
     n = len(warm)
     if not warming:
         return fsum(warm) / n if n else 0.0

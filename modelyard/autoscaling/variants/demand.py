@@ -69,12 +69,11 @@ class Rate(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """True where one replica's rate is known."""
         return self.rate > 0 and not self.assumed_sizes
 
     @property
     def cost(self) -> float:
-        """Cost of one replica per hour."""
+        """Cost per hour."""
         return self.objective.cost
 
 
@@ -125,11 +124,9 @@ class Group(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The model and its namespace, for messages."""
         return f"model {self.model_id!r} in namespace {self.namespace}"
 
     def warned(self, why: Explanation, keys: Sequence[Key]) -> Group:
-        """Return the group with a warning about some of its variants."""
         notice = Notice(why.code, str(why), "Warning")
         return self._replace(notices={**self.notices, **{key: (*self.notices.get(key, ()), notice) for key in keys}})
 
@@ -173,22 +170,18 @@ class ModelDemand(NamedTuple):
 
     @property
     def variants(self) -> tuple[Observation, ...]:
-        """All variants of the group."""
         return self.group.variants
 
     @property
     def place(self) -> tuple[str, str]:
-        """Namespace and model."""
         return self.group.namespace, self.group.model_id
 
     @property
     def name(self) -> str:
-        """The model and its namespace, for messages."""
         return self.group.name
 
     @property
     def model_forecast(self) -> LoadForecast:
-        """The forecast of a group that has one."""
         assert self.forecast is not None
         return self.forecast
 

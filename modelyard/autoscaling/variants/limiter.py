@@ -106,7 +106,7 @@ class _Held:
             self.add(seen, seen.current or 0)
 
     def allowed(self, seen: Observation, replicas: int) -> tuple[int, str, str]:
-        """Return how many of these replicas no quota forbids, which quota forbids the others, and the numbers."""
+        """Return the replicas no quota forbids, the quota that forbids the others, and the numbers."""
         accelerator, quota, why = seen.pool, "", ""
         for one in self._quotas:
             for space in ("", seen.key.namespace):
@@ -124,10 +124,7 @@ class _Held:
 
 
 def _by_need(seen: Observation, limits: Thresholds) -> Any:
-    """Order by importance of the service class, spare KV cache, cost and name.
-
-    A variant without a class is of the least important; one without a replica that says what is spare comes first.
-    """
+    """By service class, spare KV cache, cost and name. Without a class: least important; without spare data: first."""
     service = seen.objective.service if seen.objective is not None else None
     priority = service.priority if service is not None else LOWEST_PRIORITY
     used = [min(signal.kv, 1.0) for signal, _ in seen.units if signal.kv is not None]
@@ -145,7 +142,6 @@ class ByNode:
         self._pools.reserve(variants)
 
     def take(self, seen: Observation, replicas: int) -> tuple[int, str]:
-        """Take as many as fit."""
         accelerator, gpus = seen.pool, seen.gpus
         if not accelerator:
             return 0, "the accelerator is not known, so no GPU can be set aside"

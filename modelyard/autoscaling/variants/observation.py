@@ -53,7 +53,6 @@ class Observation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the VariantAutoscaling, for messages and ties."""
         return self.key.name
 
     @property
@@ -76,7 +75,6 @@ class Observation(NamedTuple):
 
     @property
     def pods_per_replica(self) -> int:
-        """Pods of one replica."""
         return self.workload.pods_per_replica if self.workload is not None else 1
 
     def without_surge(self) -> Observation:

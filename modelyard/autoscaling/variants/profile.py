@@ -36,7 +36,6 @@ class Profile:
 
     @property
     def parameters(self) -> tuple[float, float, float, float]:
-        """The four."""
         return self.alpha, self.beta, self.gamma, self.delta
 
     def behind(self, prompt: float, output: float) -> tuple[float, float, float, float]:

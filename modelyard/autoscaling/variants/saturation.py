@@ -22,17 +22,13 @@ Wake = Callable[[ModelDemand, Signals, FleetSettings, float], Mapping[str, Propo
 
 
 class Checked:
-    """A strategy that rests on thresholds and on the signals of pods: it is only asked when there are both.
-
-    ``strict``: thresholds that make scaling endless or impossible are as bad as ones that cannot be read.
-    """
+    """Asks its strategy only with thresholds and pod signals. ``strict``: unworkable thresholds count as unreadable."""
 
     def __init__(self, strategy: VariantStrategy, strict: bool = True) -> None:
         self._strategy = strategy
         self._strict = strict
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return the strategy's proposal, or why it was not asked."""
         config = demand.config
         problems = config.errors + config.unsafe if self._strict else config.errors
         if problems:
@@ -45,7 +41,6 @@ class Percentages:
     """The saturation form's percentage analysis, repaired."""
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return a target for every variant: those at zero may be woken."""
         limits = demand.config.thresholds
         analysis = analyse_repaired(demand.running, limits, tick.settings, tick.now, demand.backlog)
         return propose_targets(demand, analysis, tick.settings, tick.now)
@@ -55,7 +50,6 @@ class Tokens:
     """The token analyzer, repaired, with the common rules for targets."""
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return a target for every variant: those at zero may be woken."""
         config, settings = demand.config, tick.settings
         tokens, queue = config.tokens or TokenThresholds(), Queue(demand.backlog, demand.backlog_bytes)
         variants, performances = demand.variants, demand.performances
@@ -78,7 +72,6 @@ class WithZero:
         self._wake = wake
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return a proposal for every variant of the model."""
         now = tick.now
         if self._wake is None:
             asleep: Mapping[str, Proposed] = {seen.name: at_zero(seen) for seen in demand.variants if seen.spec == 0}
@@ -92,7 +85,7 @@ class WithZero:
 
 
 def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Proposed]) -> Proposal:
-    """Return the proposal with something for every variant: what it says, or what follows from why it says nothing."""
+    """A strategy that says nothing has its reason stand for every variant."""
     if proposal.invalid is not None:
         kept = {seen.name: _measured(seen, keep(seen, proposal.invalid)) for seen in demand.variants}
         for name, zero in asleep.items():

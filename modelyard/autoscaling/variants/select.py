@@ -52,7 +52,6 @@ class Observed(NamedTuple):
 
     @property
     def active(self) -> list[Observation]:
-        """The variants to decide on, in key order."""
         return [seen for seen in self.variants if seen.key not in self.kept]
 
 
@@ -92,7 +91,7 @@ def select(fleet: Fleet, settings: FleetSettings) -> Observed:
 
 
 def _beyond_share(active: Sequence[Observation]) -> dict[Key, Proposed]:
-    """Return those that are not decided on: a model's variants in a namespace, which share its load, all or none."""
+    """All variants of a model in a namespace share its load: all or none is decided on."""
     models = by_owner(active, lambda seen: (seen.key.namespace, seen.variant.model_id))
     units = [_units(variants) for variants in models.values()]
     requests = [
@@ -163,7 +162,7 @@ def _observed(
 def _mode(
     workload: Workload, handling: Handling, consumers: Sequence[Consumer], consumers_error: str | None
 ) -> tuple[Mode, tuple[Notice, ...]]:
-    """Return who moves the workload: only we where nothing else does, or may."""
+    """Only this controller where nothing else moves the workload."""
     if handling.mode is not Mode.DIRECT:
         return handling.mode, ()
     if consumers:

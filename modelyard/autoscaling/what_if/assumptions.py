@@ -48,10 +48,7 @@ class Imagined(NamedTuple):
 
 
 def imagine(fleet: Fleet, settings: FleetSettings, assumptions: Assumptions) -> Imagined:
-    """Put every assumption into effect: first who is there, then the load, the targets and the accelerators.
-
-    Raises ``WhatIfError`` for a name that does not exist in the fleet; the message says which do.
-    """
+    """Put all assumptions into effect: absences, load, targets, accelerators. Raises ``WhatIfError``: unknown name."""
     said: list[str] = []
     for name in assumptions.without:
         fleet, told = without(fleet, settings, name)

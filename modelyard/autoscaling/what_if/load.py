@@ -86,10 +86,7 @@ def _measured(one: PodMeasures, factor: float) -> dict[str, Any]:
 
 
 def scaled_binding(view: BindingView, factor: float) -> BindingView:
-    """A binding whose metrics, totals and demand are ``factor`` times what they are.
-
-    Shares (KV use ...) are multiplied too and may pass 1: then they say how many instances would hold them.
-    """
+    """A binding under ``factor`` times its load. Shares may pass 1: they say how many instances would hold them."""
     return replace(view, targets=tuple(_target(target, factor) for target in view.targets))
 
 

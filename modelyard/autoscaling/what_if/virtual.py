@@ -55,7 +55,6 @@ class Deployed:
         self.startup = startup(seen, settings)
         self.spec = seen.spec
         self.pool = ""
-        """The accelerator, as the decisions say."""
         self._made = 0
         self._owner = next((pod.owner for pod in seen.pods if pod.owner is not None), None) or owner_of(
             self.workload.id
@@ -199,7 +198,6 @@ class VirtualFleet:
         )
 
     def follow(self, decision: TickDecision) -> None:
-        """Remember what was decided, and scale the workloads."""
         for one in decision.variants:
             self._remember(one)
             (record,) = one.records
@@ -217,7 +215,6 @@ class VirtualFleet:
                 self._bindings[policy.key].follow(policy, self.now)
 
     def advance(self) -> None:
-        """One tick later."""
         self.now += self._settings.tick
 
     def _place(self) -> None:
@@ -237,7 +234,6 @@ class VirtualFleet:
 
     @property
     def starting(self) -> bool:
-        """Whether replicas are on their way that will come."""
         waits = (r.ready_at for deployed in self._deployed.values() for r in deployed.replicas)
         bindings = self._bindings.values()
         return any(self.now < at < inf for at in waits) or any(binding.starting(self.now) for binding in bindings)
@@ -306,7 +302,7 @@ def _later(signal: PodSignal, seconds: float) -> PodSignal:
 
 
 def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
-    """The arrivals go on as they are; what was before grows old."""
+    """Arrivals stay; history grows old."""
     if load.arrivals is None or not load.history:
         return load
     points = [point for point in load.history if point[0] > now - settings.trend_window - settings.tick]
@@ -320,7 +316,7 @@ def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
 def _performance(
     found: Sequence[PodPerformance], pods: Sequence[tuple[Key, PodEngine]], model: Model, moved: bool
 ) -> list[PodPerformance]:
-    """What the engines do, with the same requests in all; how fast they are now nobody has measured."""
+    """Requests stay in all; speeds are unmeasured now."""
     mine = {Key(p.namespace, p.pod): p for p in found if (p.namespace, p.model) == model}
     if not moved:
         return [mine[key] for key, _ in pods if key in mine]

@@ -40,9 +40,8 @@ class TargetPlan:
     problem: str | None
     pods: TargetPods
     metrics: tuple[str, ...] = ()
-    """Policy metrics that come from the pods."""
+    """Policy metrics read from the pods."""
     active: bool = False
-    """Whether there is anything to decide on."""
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -117,7 +116,6 @@ def binding_view(
 
 
 def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
-    """The target, and whether its pods say anything about requests in them."""
     spec, workload, pods = plan.spec, plan.workload, plan.pods
     if workload is None:
         bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, grace=spec.grace)
@@ -148,7 +146,7 @@ def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
 def _with_external(
     targets: list[TargetView], binding: BindingSpec, policy: PolicyView, answers: Answers
 ) -> list[TargetView]:
-    """Totals from Prometheus. One of the whole binding is put on its first readable target, so that it counts once."""
+    """A total of the whole binding is put on its first readable target, so that it counts once."""
     first = next((target.name for target in targets if target.current is not None), None)
     result = []
     for target in targets:

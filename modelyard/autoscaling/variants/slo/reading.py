@@ -72,7 +72,6 @@ def read_objectives(
 
 
 def _can_learn(seen: Observation, performances: Performances) -> bool:
-    """Return whether a variant in saturation form shows how fast its engine is, or did."""
     if seen.variant.form != "saturation" or not seen.handling.reading.uses_load:
         return False
     if seen.memory.slo is not None and seen.memory.slo.speed is not None:
@@ -86,7 +85,7 @@ def _performance(seen: Observation, performances: Performances) -> list[PodPerfo
 
 
 def _by_model(seen: Observation, start: Objective, classes: ServiceClasses, settings: FleetSettings) -> Objective:
-    """Return the class that has a model in saturation form, else the fleet's targets."""
+    """Else the fleet's targets."""
     variant = seen.variant
     service = classes.resolve(variant.key.namespace, NOBODY, variant.model_id, by_reference=False).service
     if service is None:
@@ -96,7 +95,7 @@ def _by_model(seen: Observation, start: Objective, classes: ServiceClasses, sett
 
 
 def _learnt(seen: Observation, objective: Objective, fleet: Fleet, settings: FleetSettings) -> Objective:
-    """Return the objective with the speed that the engine showed as its profile, once enough was seen."""
+    """Once enough was seen."""
     sizes = fleet.signals.sizes.get((seen.key.namespace, seen.variant.model_id))
     memory = online.learn(seen, objective, sizes.prompt if sizes is not None else (), settings, fleet.now)
     objective = objective._replace(memory=memory)

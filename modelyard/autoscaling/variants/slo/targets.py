@@ -44,10 +44,7 @@ class GroupProposal(NamedTuple):
 
 
 def option_of(variant: VariantTransition, rate: Rate, retry: bool = False) -> Option:
-    """Return what the covering may do with the replicas that can be counted on.
-
-    A variant that did not get the pods it was to have does not grow; with ``retry`` one does of which others serve.
-    """
+    """Return the covering's option. One short of the pods ordered does not grow; with ``retry`` a serving one does."""
     seen = variant.seen
     lower, upper = seen.bounds.lower, seen.bounds.upper
     existing = variant.base - variant.lost

@@ -83,12 +83,10 @@ class TokenAnalysis(Assessment):
 
     @property
     def scale_up(self) -> bool:
-        """Whether capacity is short."""
         return self.short_of(self.supply, 1.0)
 
     @property
     def lost(self) -> float:
-        """Tokens that stuck replicas could hold."""
         return fsum(v.lost * v.worth for v in self.variants.values())
 
     @property
@@ -97,7 +95,6 @@ class TokenAnalysis(Assessment):
         return fsum(v.serving * v.worth for v in self.variants.values())
 
     def worth(self, seen: Observation) -> float:
-        """Return the tokens that one replica of the variant can hold."""
         return float(self.variants[seen.name].worth)
 
     def wanted(self, factor: float = 1.0) -> float:
@@ -249,7 +246,7 @@ def _fill_in(result: TokenAnalysis, unknown: Sequence[Observation]) -> None:
 
 
 def _learn(result: TokenAnalysis, seen: Observation, observed: Mapping[str, Sequence[int]]) -> None:
-    """Keep what was in use when a queue formed: one value per tick and class, and only where it says something new."""
+    """One value per tick and class, and only where it says something new."""
     history: Mapping[str, Sequence[float]] = seen.memory.compute_limits
     changed = False
     for bucket, values in sorted(observed.items()):

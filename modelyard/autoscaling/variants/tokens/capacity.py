@@ -40,7 +40,6 @@ class ReplicaCapacity(NamedTuple):
 
     @property
     def saturated(self) -> bool:
-        """Whether the replica has as much as it can take."""
         return self.demand >= self.effective
 
 

@@ -37,7 +37,6 @@ class EngineArguments:
 
     @property
     def effective_batched_tokens(self) -> int:
-        """Most tokens of one engine step."""
         if self.batched_tokens is not None:
             return self.batched_tokens
         if self.v1:
@@ -67,10 +66,7 @@ class EngineArguments:
 
 @lru_cache(maxsize=4096)
 def parse_engine_arguments(arguments: tuple[str, ...]) -> EngineArguments:
-    """Read command and arguments of a container, also inside ``sh -c`` strings; what cannot be read keeps its default.
-
-    The engine is of the V1 generation unless ``VLLM_USE_V1=0`` stands before the command; the last one counts.
-    """
+    """Read a container's command, also in ``sh -c``. V1 engine unless the last ``VLLM_USE_V1`` before it is 0."""
     words, v1 = list(_words(arguments)), True
     given: dict[str, str] = {}
     switched: set[str] = set()
@@ -133,7 +129,7 @@ def _fraction(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    """A whole number above zero, with the engine's suffixes (``32k`` is 32 000, ``32K`` 32 768)."""
+    """With the engine's suffixes: ``32k`` is 32 000, ``32K`` 32 768."""
     factor = _SUFFIXES.get(text[-1:], 1)
     value = float(text[:-1] if factor != 1 else text) * factor
     if not math.isfinite(value) or value < 1:

@@ -74,7 +74,7 @@ class Known:
         return min(ways, default=floor(arguments.effective_batched_tokens * self._limits.kv))
 
     def _like(self, seen: Observation) -> list[Observation]:
-        """Other variants with the same accelerator, GPUs and capacity-relevant arguments."""
+        """With the same accelerator, GPUs and capacity-relevant arguments."""
         mine = arguments_of(seen)
         return [
             other
