@@ -31,10 +31,9 @@ def settled(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings)
 
 
 class Rival(NamedTuple):
-    """What another loop is responsible for and may scale: ``workloads`` is what its targets may be.
+    """A claim of another loop on any of ``workloads``.
 
-    ``key`` and ``created`` are those of a binding, of which the older one scales; a VariantAutoscaling (``binding``
-    false) always comes first.
+    The older binding by ``created`` and ``key`` scales; a VariantAutoscaling (``binding`` false) always comes first.
     """
 
     who: str

@@ -63,7 +63,6 @@ UNITS_OF_A_TARGET, UNITS_OF_A_BLOCK, UNITS_OF_A_PAIR = 2_000, 10, 40
 
 
 Strategies = Callable[[Compatibility], BindingStrategy]
-"""The strategy of a compatibility mode."""
 
 
 def decide_bindings(
@@ -278,7 +277,7 @@ def _subject(view: BindingView) -> Subject:
 
 
 def _about(view: BindingView, memory: BindingMemory) -> BindingMemory:
-    """The memory, with fresh windows when the binding now scales something else than before."""
+    """Windows are fresh when the binding now scales something else than before."""
     if not view.targets:
         return memory
     if not view.optimizer and view.targets[0].current is None:

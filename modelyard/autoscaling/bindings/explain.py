@@ -30,10 +30,7 @@ class Restraint:
 
 
 def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings, now: float) -> tuple[Restraint, ...]:
-    """What stands between the binding and other replicas after the decision of ``now``, the metrics being held.
-
-    Empty when its next change waits for the metrics alone.
-    """
+    """The obstacles to other replicas after the decision of ``now``; empty when the next change waits for metrics."""
     policy, memory = view.policy, decision.memory
     if policy is None or not any(record.target.decided for record in decision.records):
         return ()

@@ -39,7 +39,6 @@ class TotalDecision:
     current: int = 0
     """The total the decision started from, instances of missing targets included."""
     ratio: Explanation | None = None
-    """What the other role's replicas changed."""
 
 
 class BindingDemand(NamedTuple):

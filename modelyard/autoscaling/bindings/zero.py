@@ -32,8 +32,7 @@ def last_instance(
 ) -> LastInstance:
     """Let a target go to zero only when nothing has been asked of it for ``grace`` seconds without a break.
 
-    ``demand`` is pending and running work, ``None`` when that is not known, which never counts as none.
-    ``idle_since`` is what the last call returned. ``recommended`` is what the metrics ask for.
+    Unknown ``demand`` (``None``) never counts as none. ``idle_since`` is what the last call returned.
     """
     if minimum > 0 or current == 0:
         return LastInstance(desired, None)

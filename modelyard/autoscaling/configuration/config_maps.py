@@ -76,7 +76,6 @@ class Document(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``namespace/name``."""
         return str(self.id)
 
 

@@ -101,10 +101,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to size the model that was considered: replicas by variant, cost per hour, what it would give.
+    """A considered size of the model: replicas by variant, cost per hour, its effect; ``chosen``, or ``note`` why not.
 
-    ``attainment`` is the share of requests expected within both targets; ``chosen`` marks the one decided on, ``note``
-    says why another one was not.
+    ``attainment`` is the share of requests expected within both targets.
     """
 
     replicas: Mapping[str, int]
@@ -162,10 +161,7 @@ class Now(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Replicas to have; ``None`` when nothing can be said (no known workload and never decided).
-
-    ``decided`` is false when the target merely keeps what was there (no data, excluded, invalid): the safety net.
-    """
+    """Replicas to have; ``None``: not known. Without ``decided`` they merely keep what was there: the safety net."""
 
     replicas: int | None
     action: Action
@@ -276,7 +272,6 @@ class TickDecision:
 
     @property
     def changes(self) -> tuple[Record, ...]:
-        """The workloads that should have another size than they have."""
         return tuple(
             one for one in self.records if one.target.action is not Action.NONE or one.writes.scale is not None
         )

@@ -37,5 +37,4 @@ class TickContext:
 class Strategy(Protocol[Demand_contra, Proposal_co]):
     """Proposes replicas, for the variants of one model or for the targets of one binding."""
 
-    def propose(self, demand: Demand_contra, tick: TickContext) -> Proposal_co:
-        """Return what the strategy proposes; it sets nothing."""
+    def propose(self, demand: Demand_contra, tick: TickContext) -> Proposal_co: ...

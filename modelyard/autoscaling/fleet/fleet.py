@@ -70,7 +70,6 @@ class Variant:
     memory_problem: str | None = None
     slo: SLOSpec | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
-    """``status`` as it stands."""
 
 
 def shared_models(variants: Iterable[Variant]) -> frozenset[str]:
@@ -84,10 +83,9 @@ def shared_models(variants: Iterable[Variant]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """An HPA or ScaledObject that consumes a variant's gauge, with its bounds.
+    """An HPA or ScaledObject that consumes a variant's gauge, with its bounds; ``desired`` is what it last asked for.
 
-    ``desired`` is what it last asked of the workload (HPA ``status.desiredReplicas``), if it says. ``managed``: it is
-    annotated for the later llm-d autoscaler.
+    ``managed``: it is annotated for the later llm-d autoscaler.
     """
 
     key: Key
@@ -123,4 +121,3 @@ class Fleet:
     config_maps: ConfigMaps = field(default_factory=dict)
     signals: Signals = field(default_factory=Signals)
     bindings: tuple[BindingView, ...] = ()
-    """AutoscalingPolicyBindings with everything their decision needs."""

@@ -87,7 +87,6 @@ class Fleetwatch:
                 yield variant, self._replicas(variant)
 
     def published_bindings(self) -> Iterator[Gauges]:
-        """The targets of every binding whose gauges may be served."""
         for units, told in self._bindings.all():
             yield from () if self._is_out(told.key.namespace) else units
 

@@ -117,10 +117,9 @@ class PickerReader:
 
 
 def credentials(of: Pool) -> tuple[dict[str, str], str]:
-    """The headers for a pool's picker, and what to do if it refuses.
+    """The headers for a pool's picker, and a remedy. Only Services an administrator named get the token.
 
-    Whoever may write an InferencePool chooses the Service, and with it the pods that are asked: the token goes to none
-    but those that an administrator named.
+    Whoever may write an InferencePool chooses the Service, and with it the pods that are asked.
     """
     service = f"{of.key.namespace}/{of.picker}"
     token = os.environ.get(TOKEN, "").removeprefix("Bearer ").removeprefix("bearer ").strip()

@@ -43,7 +43,6 @@ class Option:
         return (self.accelerator, *self.also)
 
     def take(self, used: dict[str, int], replicas: int) -> None:
-        """Add the units of so many replicas to those used, by capacity row."""
         for row in self.rows:
             used[row] = used.get(row, 0) + replicas * self.units
 
@@ -163,5 +162,4 @@ class Capacity:
         return max(0, self.units.get(accelerator, 0))
 
     def room(self, option: Option, used: Mapping[str, int]) -> int:
-        """Replicas of an option that still fit beside ``used`` units."""
         return min(max(0, self.of(row) - used.get(row, 0)) // option.units for row in option.rows)

@@ -171,10 +171,7 @@ def _demands(
 
 
 def _is_aimed_at(forecast: LoadForecast) -> bool:
-    """Return whether a forecast counts: variants in saturation form aim at targets only where these can be reached.
-
-    One that was aimed with before keeps its caution while only the load is not known.
-    """
+    """Saturation form aims only at reachable targets, but keeps its caution while only the load is unknown."""
     rates = forecast.rates.values()
     if forecast.attaining or any(rate.objective.spec is not None for rate in rates):
         return True
@@ -255,7 +252,7 @@ def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants
 def _outlook(
     models: Sequence[ProposedModel], variants: Variants, settings: FleetSettings, errors: list[str]
 ) -> Outlook:
-    """Failure loses explanations only."""
+    """A failure loses explanations only."""
     outlooks: list[Outlook] = []
     try:
         for compatibility, forecasting in FORECASTINGS.items():

@@ -64,7 +64,6 @@ class VariantInput(NamedTuple):
 
     @property
     def ready(self) -> int:
-        """Replicas that are not pending."""
         return max(0, self.current - self.pending)
 
 

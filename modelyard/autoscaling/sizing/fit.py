@@ -64,7 +64,6 @@ class RunWork(NamedTuple):
 
 
 Model = Callable[[Sequence[float], Point], RunWork]
-"""The work of a run on an engine of such parameters."""
 
 
 def reference(_: Sequence[float], point: Point) -> RunWork:

@@ -65,7 +65,6 @@ class Sizes(NamedTuple):
         return float(self.tokens @ self.shares)
 
     def merged(self, groups: int) -> Sizes:
-        """The same in so many groups at most."""
         if len(self.tokens) <= groups:
             return self
         order = np.argsort(self.tokens)

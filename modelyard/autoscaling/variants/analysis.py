@@ -60,7 +60,6 @@ class Analysis(Assessment):
 
     @property
     def lost(self) -> float:
-        """Replicas that exist and serve nothing."""
         return self.stuck
 
     def worth(self, seen: Observation) -> float:
@@ -73,7 +72,6 @@ class Analysis(Assessment):
         return max((ceil(round(load / room, DIGITS)) for load, room in rooms if room > 0), default=0)
 
     def short_of(self, provided: float, factor: float) -> bool:
-        """Whether so many replicas would be short of capacity at ``factor`` times the load."""
         if provided < 1:
             return False
         loads = self._loads(factor * self.per_report)

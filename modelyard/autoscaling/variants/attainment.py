@@ -73,7 +73,6 @@ class Holding(NamedTuple):
     learnt: float = 1.0
 
     def missing(self, load: Floats, replicas: Floats | NDArray[np.int64]) -> Floats:
-        """The share of requests that miss on so many replicas, ``MOST`` at most."""
         each = load / replicas * _EVENED[replicas.astype(np.int64)] / self.learnt
         return np.asarray(np.exp(np.interp(each, LOADS, np.log(self.missed))))
 
@@ -115,7 +114,6 @@ class Shadow(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int, int]:
-        """What is remembered of it."""
         return self.margin, self.memory, self.trend, self.floor
 
     @property
@@ -187,7 +185,7 @@ def _highest(values: NDArray[Number], steps: int, reach: int = 1) -> NDArray[Num
 
 
 def _even(load: Floats) -> Floats:
-    """A count of one minute scatters."""
+    """Counts of single minutes scatter."""
     found = load.copy()
     for back in (2, 4):
         found[back:] += load[:-back]

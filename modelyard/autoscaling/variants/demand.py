@@ -186,7 +186,6 @@ class ModelDemand(NamedTuple):
         return self.forecast
 
     def problem_of(self, seen: Observation) -> Explanation | Parts | None:
-        """Return why a variant cannot be sized for its targets, if so."""
         objective = seen.objective
         if objective is None or objective.problem is not None:
             return None if objective is None else objective.problem

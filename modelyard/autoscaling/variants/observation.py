@@ -48,7 +48,6 @@ class Observation(NamedTuple):
     other_models: Collection[str] = ()
     accelerator: str | None = None
     objective: Objective | None = None
-    """What is known of a variant that has latency targets."""
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -64,7 +63,6 @@ class Observation(NamedTuple):
 
     @property
     def accelerator_name(self) -> str:
-        """The accelerator, ``unresolved`` where it is not known."""
         return self.accelerator or UNRESOLVED
 
     @property

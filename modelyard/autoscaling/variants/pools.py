@@ -50,7 +50,6 @@ class Pools:
                     _take(free, names, gpus)
 
     def available(self, seen: Observation) -> int:
-        """Return the free GPUs of the variant's pool."""
         return sum(self.free.get(seen.pool, {}).values())
 
     def place(self, seen: Observation, replicas: int) -> int:

@@ -86,7 +86,6 @@ class ReplicaChange(NamedTuple):
 
 
 Changes = Iterable[tuple[Key, ReplicaChange]]
-"""What a stage changes, by variant."""
 
 
 class Origin(Enum):

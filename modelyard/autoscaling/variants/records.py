@@ -215,7 +215,7 @@ def _capacity_limited(sized: Sized, message: str) -> ConditionValue | None:
 
 
 def _applied(sized: Sized) -> tuple[bool, str]:
-    """Observed at the workload or its scaler."""
+    """True if the workload or its scaler shows the published target."""
     seen, target = sized.seen, sized.replicas
     workload = seen.workload
     if workload is None:

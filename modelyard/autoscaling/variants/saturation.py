@@ -18,7 +18,6 @@ from modelyard.autoscaling.variants.wake import REASON, at_zero, wake, wake_time
 from modelyard.metrics.vocabulary import Signals
 
 Wake = Callable[[ModelDemand, Signals, FleetSettings, float], Mapping[str, Proposed]]
-"""Proposes for the variants at zero, by name."""
 
 
 class Checked:
@@ -85,7 +84,7 @@ class WithZero:
 
 
 def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Proposed]) -> Proposal:
-    """A strategy that says nothing has its reason stand for every variant."""
+    """Variants without a proposal get one that repeats why there is none."""
     if proposal.invalid is not None:
         kept = {seen.name: _measured(seen, keep(seen, proposal.invalid)) for seen in demand.variants}
         for name, zero in asleep.items():

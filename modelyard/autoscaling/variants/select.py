@@ -162,7 +162,7 @@ def _observed(
 def _mode(
     workload: Workload, handling: Handling, consumers: Sequence[Consumer], consumers_error: str | None
 ) -> tuple[Mode, tuple[Notice, ...]]:
-    """Only this controller where nothing else moves the workload."""
+    """Direct only where nothing else moves the workload, or may."""
     if handling.mode is not Mode.DIRECT:
         return handling.mode, ()
     if consumers:

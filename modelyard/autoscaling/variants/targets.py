@@ -233,7 +233,6 @@ def _mean_worth(situation: Situation) -> float:
 
 
 def _scale_ahead(situation: Situation) -> TargetAnswer | None:
-    """Replicas that are coming count."""
     _, variants, analysis, _, _, ahead = situation
     provided = situation.provided
     wanted = analysis.wanted(ahead.factor)
@@ -307,7 +306,7 @@ def _is_idle(variants: Sequence[Observation]) -> bool:
 
 
 def _last_replica(situation: Situation) -> Explanation | None:
-    """Nothing for models that are not idle."""
+    """``None`` for models that are not idle."""
     serving = [v for v in situation.variants if v.base]
     analysis = situation.analysis
     if sum(v.base for v in serving) != 1 or not analysis.reporting or analysis.waiting:
@@ -394,6 +393,6 @@ def _scale_down(situation: Situation) -> TargetAnswer:
 
 
 def _floor(variant: VariantTransition, situation: Situation) -> int:
-    """Idleness alone, judged later, takes the last replica."""
+    """Only idleness, judged later, takes the last replica."""
     alone = len(situation.variants) == 1
     return max(variant.seen.bounds.lower, 0 if situation.may_sleep and not alone else 1)

@@ -111,7 +111,7 @@ def _moves(decision: TickDecision, before: States, seconds: float) -> list[Move]
 
 
 def _quiet(fleet: Fleet, settings: FleetSettings, longest_start: float) -> float:
-    """The longest delay."""
+    """Seconds without a change after which none will come: the longest delay."""
     waits = [settings.scale_down_delay, settings.partial_limit, settings.load_window, longest_start]
     waits.append(UNPROVEN_WARM_UPS * settings.warm_up)
     if any(load.history for load in fleet.signals.loads.values()):

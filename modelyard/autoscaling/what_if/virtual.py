@@ -302,7 +302,7 @@ def _later(signal: PodSignal, seconds: float) -> PodSignal:
 
 
 def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
-    """Arrivals stay; history grows old."""
+    """Arrivals go on unchanged; the history ages."""
     if load.arrivals is None or not load.history:
         return load
     points = [point for point in load.history if point[0] > now - settings.trend_window - settings.tick]
@@ -316,7 +316,7 @@ def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
 def _performance(
     found: Sequence[PodPerformance], pods: Sequence[tuple[Key, PodEngine]], model: Model, moved: bool
 ) -> list[PodPerformance]:
-    """Requests stay in all; speeds are unmeasured now."""
+    """The requests in all stay the same; present speeds are unknown."""
     mine = {Key(p.namespace, p.pod): p for p in found if (p.namespace, p.model) == model}
     if not moved:
         return [mine[key] for key, _ in pods if key in mine]

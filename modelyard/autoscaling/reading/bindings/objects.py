@@ -85,7 +85,6 @@ class TargetSpec:
 
     @property
     def candidates(self) -> tuple[WorkloadId, ...]:
-        """Candidates, best first."""
         id_ = self.workload
         if not self.is_alias:
             return (id_,)

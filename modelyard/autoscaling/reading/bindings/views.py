@@ -23,7 +23,6 @@ class ListedBindings:
     policies: Mapping[Key, PolicySpec] = field(default_factory=dict)
     policies_error: str | None = None
     others: tuple[Rival, ...] = ()
-    """What other loops scale."""
 
     @property
     def homes(self) -> list[str]:
@@ -40,7 +39,6 @@ class TargetPlan:
     problem: str | None
     pods: TargetPods
     metrics: tuple[str, ...] = ()
-    """Policy metrics read from the pods."""
     active: bool = False
 
     @property

@@ -85,7 +85,7 @@ def _performance(seen: Observation, performances: Performances) -> list[PodPerfo
 
 
 def _by_model(seen: Observation, start: Objective, classes: ServiceClasses, settings: FleetSettings) -> Objective:
-    """Else the fleet's targets."""
+    """The class of a model in saturation form, else the fleet's targets."""
     variant = seen.variant
     service = classes.resolve(variant.key.namespace, NOBODY, variant.model_id, by_reference=False).service
     if service is None:
@@ -95,7 +95,6 @@ def _by_model(seen: Observation, start: Objective, classes: ServiceClasses, sett
 
 
 def _learnt(seen: Observation, objective: Objective, fleet: Fleet, settings: FleetSettings) -> Objective:
-    """Once enough was seen."""
     sizes = fleet.signals.sizes.get((seen.key.namespace, seen.variant.model_id))
     memory = online.learn(seen, objective, sizes.prompt if sizes is not None else (), settings, fleet.now)
     objective = objective._replace(memory=memory)

@@ -91,18 +91,15 @@ class TokenAnalysis(Assessment):
 
     @property
     def supply(self) -> float:
-        """Tokens that the ready replicas can hold."""
         return fsum(v.serving * v.worth for v in self.variants.values())
 
     def worth(self, seen: Observation) -> float:
         return float(self.variants[seen.name].worth)
 
     def wanted(self, factor: float = 1.0) -> float:
-        """Tokens of capacity that ``factor`` times the load needs."""
         return self.demand * factor / self.thresholds.up
 
     def short_of(self, provided: float, factor: float) -> bool:
-        """Whether ``provided`` tokens of capacity would be too few for ``factor`` times the load."""
         return round(self.wanted(factor) - provided, DIGITS) > 0
 
     def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
