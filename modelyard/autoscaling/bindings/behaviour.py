@@ -85,13 +85,7 @@ class Corrector:
     """One correction in the making. The documented algorithm overrides what it does otherwise."""
 
     def __init__(
-        self,
-        behaviour: Behaviour,
-        recommended: int,
-        current: int,
-        memory: BindingMemory,
-        now: float,
-        tick: float,
+        self, behaviour: Behaviour, recommended: int, current: int, memory: BindingMemory, now: float, tick: float
     ) -> None:
         self.behaviour = behaviour
         self.recommended = recommended

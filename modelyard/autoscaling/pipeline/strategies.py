@@ -78,10 +78,7 @@ REGISTRY: dict[StrategyName, StrategyEntry | BindingEntry] = {
     StrategyName.TARGET_METRICS: BindingEntry(TargetMetrics()),
     StrategyName.PUBLISHED_TARGET_METRICS: BindingEntry(PublishedTargetMetrics(), Compatibility.PUBLISHED),
 }
-FORECASTINGS = {
-    Compatibility.PUBLISHED: published_slo.FORECASTING,
-    Compatibility.REPAIRED: forecasting.FORECASTING,
-}
+FORECASTINGS = {Compatibility.PUBLISHED: published_slo.FORECASTING, Compatibility.REPAIRED: forecasting.FORECASTING}
 COUNTINGS: dict[Compatibility, Counting] = {Compatibility.REPAIRED: ByNode, Compatibility.PUBLISHED: ByTotal}
 
 
