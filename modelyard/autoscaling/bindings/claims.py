@@ -1,7 +1,4 @@
-"""Bindings that may only report: somebody else scales their target as well, or their namespace is excluded.
-
-Pure.
-"""
+"""Bindings that may only report: somebody else scales their target as well, or their namespace is excluded. Pure."""
 
 from __future__ import annotations
 

@@ -156,8 +156,7 @@ def assess_binding(
         choice = parse_choice(view.annotations, [target.name for target in view.targets])
         notices += [Notice(INVALID, text, "Warning") for text in choice.problems]
         if any(target.current is not None for target in view.targets):
-            demand = BindingDemand(view, policy, choice, memory, effort)
-            total = strategies(how.compatibility).propose(demand, tick)
+            total = strategies(how.compatibility).propose(BindingDemand(view, policy, choice, memory, effort), tick)
         metrics = story.metrics_story(view, policy.targets)
         records = _target_records(view, total, how, metrics)
     return AssessedBinding(view, how, tuple(notices), memory, problem, total, metrics, records)

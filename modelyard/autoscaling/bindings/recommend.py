@@ -1,7 +1,4 @@
-"""How many replicas the metrics ask for. Pure.
-
-Source: Kthena autoscaler reference, "Recommended replicas".
-"""
+"""How many replicas the metrics ask for. Pure. Source: Kthena autoscaler reference, "Recommended replicas"."""
 
 from __future__ import annotations
 
@@ -192,5 +189,4 @@ def _measured(
             desired = current
     if doubts and ((not up and desired > current) or (up and desired < current)):
         return keeps(Reason.MEAN_WRONG_WAY, desired=desired)
-    why = Explanation(Reason.MEAN_ASKS, mean=mean, replicas=desired)
-    return MetricProposal(name, desired, ratio, why, target)
+    return MetricProposal(name, desired, ratio, Explanation(Reason.MEAN_ASKS, mean=mean, replicas=desired), target)

@@ -168,8 +168,7 @@ def _joined(buckets: Sequence[PageSample], counts: Sequence[PageSample]) -> Buck
     if len(set(sets.values())) > 1:
         raise ValueError("has label sets with different buckets, which cannot be added up")
     cumulative = tuple(sorted(sums.items()))
-    count = _total(counts) if counts else cumulative[-1][1]
-    return Buckets(count, cumulative)
+    return Buckets(_total(counts) if counts else cumulative[-1][1], cumulative)
 
 
 def _bound(line: PageSample) -> float:

@@ -141,8 +141,7 @@ def steps(view: BindingView, target: TargetView, total: TotalDecision, replicas:
     """The stages of one target's decision; those before "share" are about the total."""
     told = list(total.steps)
     if view.optimizer and total.correction is not None:
-        whole = told[-1].after
-        why = Explanation(Reason.SHARE, total=whole, target=target.name)
+        why = Explanation(Reason.SHARE, total=told[-1].after, target=target.name)
         told.append(Step("share", target.current, replicas, str(why)))
     held = total.held.get(str(target.workload))
     if held is not None:

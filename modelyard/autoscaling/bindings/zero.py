@@ -1,7 +1,4 @@
-"""When the last instance may go.
-
-Source: Kthena autoscaler reference, "Scale to zero and back".
-"""
+"""When the last instance may go. Source: Kthena autoscaler reference, "Scale to zero and back"."""
 
 from __future__ import annotations
 

@@ -100,8 +100,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
             errors += [result.problem] if result.problem is not None else []
         except Exception as error:  # without the stage decisions pass as they are
             errors.append(f"{stage.on_failure}: {type(error).__name__}: {error}")
-    outlook = _outlook(models, variants, settings, errors)
-    decisions = _records(observed, models, variants, outlook, tick, errors)
+    decisions = _records(observed, models, variants, _outlook(models, variants, settings, errors), tick, errors)
     bindings, binding_errors = decide_bindings(settled(fleet.bindings, fleet, settings), tick, binding_strategy)
     namespaces = {seen.key.namespace for seen in observed.variants}
     notices = (*saturation.notices, *zeros.notices, *observed.notices)

@@ -40,8 +40,7 @@ class Percentages:
     """The saturation form's percentage analysis, repaired."""
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        limits = demand.config.thresholds
-        analysis = analyse_repaired(demand.running, limits, tick.settings, tick.now, demand.backlog)
+        analysis = analyse_repaired(demand.running, demand.config.thresholds, tick.settings, tick.now, demand.backlog)
         return propose_targets(demand, analysis, tick.settings, tick.now)
 
 

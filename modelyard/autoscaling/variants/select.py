@@ -206,8 +206,7 @@ def _refusal(seen: Observation, excluded: frozenset[str]) -> Proposed | None:
     if seen.workload_id is None:
         field = "spec.scaleTargetRef" if variant.target is None else "spec.scaleTargetRef.name and .kind"
         missing = Explanation(Reason.NO_TARGET, field=field)
-        target = ConditionValue("False", "TargetNotFound", missing)
-        return keep(seen, missing)._replace(target=target, publish=False)
+        return keep(seen, missing)._replace(target=ConditionValue("False", "TargetNotFound", missing), publish=False)
     return None
 
 
@@ -223,8 +222,7 @@ def _target_unusable(seen: Observation, read_error: str | None) -> Proposed | No
         return None
     if workload is None and read_error is not None:
         why = Explanation(Reason.TARGET_UNREADABLE, workload=id_, error=read_error)
-        kept = keep(seen, why, optimization="OptimizationFailed")
-        return kept._replace(target=ConditionValue.of("Unknown", why))
+        return keep(seen, why, optimization="OptimizationFailed")._replace(target=ConditionValue.of("Unknown", why))
     why = Explanation(Reason.TARGET_MISSING if workload is None else Reason.TARGET_DELETED, workload=id_)
     return keep(seen, why, optimization="MetricsUnavailable")._replace(
         target=ConditionValue.of("False", why),

@@ -29,8 +29,7 @@ def scale_load(fleet: Fleet, settings: FleetSettings, subject: str, factor: floa
     told = [f"{factor:g} times the load of {subject or 'everything'}, as if it had been so all along"]
     if factor == 1:
         return fleet, told
-    engines = engines_of(fleet, settings)
-    signals, unknown = _signals(fleet, wanted, factor, engines)
+    signals, unknown = _signals(fleet, wanted, factor, engines_of(fleet, settings))
     if unknown:
         told.append(f"{unknown} pods do not say how many requests run: what their KV cache cannot take is not counted")
     chosen = {view.key for view in views}

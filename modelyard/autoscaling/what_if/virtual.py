@@ -244,8 +244,7 @@ class VirtualFleet:
         return max((deployed.startup for deployed in self._deployed.values()), default=0.0)
 
     def _remember(self, decision: VariantDecision) -> None:
-        before = self._variants[decision.key]
-        after = replace(before, memory=decision.memory, conditions=decision.conditions)
+        after = replace(self._variants[decision.key], memory=decision.memory, conditions=decision.conditions)
         target = decision.records[0].target.replicas
         if target is not None:
             after = replace(after, status_replicas=target, last_run=self.now)

@@ -283,8 +283,7 @@ def backends_of(workloads: Iterable[Workload]) -> dict[Key, list[Workload]]:
     found: dict[Key, list[Workload]] = {}
     for one in workloads:
         if (labels := one.template_labels).keys() >= {_MODEL, _BACKEND}:
-            key = Key(one.id.namespace, f"{labels[_MODEL]}-{labels[_BACKEND]}")
-            found.setdefault(key, []).append(one)
+            found.setdefault(Key(one.id.namespace, f"{labels[_MODEL]}-{labels[_BACKEND]}"), []).append(one)
     return found
 
 

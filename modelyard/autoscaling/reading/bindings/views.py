@@ -51,8 +51,7 @@ class TargetPlan:
 
 def policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
     """The policy, and what is wrong with it or with the binding's use of it; neither where no policy has the name."""
-    key = Key(binding.view.key.namespace, binding.view.policy_name)
-    found = listed.policies.get(key)
+    found = listed.policies.get(Key(binding.view.key.namespace, binding.view.policy_name))
     if found is not None:
         return found.view, found.problem if found.view is None else binding.source_problem(found.view)
     if listed.policies_error is not None:

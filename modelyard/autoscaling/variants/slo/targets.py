@@ -103,8 +103,7 @@ def propose(
     if useless and any(v.base > v.lost for v in variants):
         # What never came up carries nothing: it goes first, and by itself.
         wanted = base | useless
-    relaxed = _relax(demand, transitions, variants, base, wanted, settings, now, safe)
-    return relaxed._replace(wanted=wanted)
+    return _relax(demand, transitions, variants, base, wanted, settings, now, safe)._replace(wanted=wanted)
 
 
 def _grow(
