@@ -17,10 +17,9 @@ from modelyard.autoscaling.memory import BindingMemory, History
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The replicas to have now, and what to remember: ``memory`` with ``remembered`` applied once all is decided.
+    """Replicas to have now; ``memory``, to which ``remembered`` applies once all is decided; ``noted`` to record.
 
-    ``noted`` is the recommendation to record. ``blocked`` is what keeps the replicas from the recommendation and until
-    when, ``None`` when nothing does.
+    ``blocked`` is what keeps the replicas from the recommendation and until when; ``None``: nothing.
     """
 
     replicas: int

@@ -68,10 +68,9 @@ Strategies = Callable[[Compatibility], BindingStrategy]
 def decide_bindings(
     views: Iterable[BindingView], tick: TickContext, strategies: Strategies
 ) -> tuple[tuple[BindingDecision, ...], tuple[str, ...]]:
-    """Decisions in the order of ``views``, and what failed. Two bindings on one target: only the older one scales.
+    """Decisions in the order of ``views``, and failures. Two bindings on one target: only the older one scales.
 
-    A failure concerns its binding only: that one gets no decision, so nothing of it is written. A namespace has its
-    share of the work; a binding beyond it keeps its replicas and comes first the next time.
+    A binding that fails gets no decision. One beyond its namespace's share of the work waits and comes first next time.
     """
     views = tuple(map(within_owner_limits, views))
     lost = conflicts(views)

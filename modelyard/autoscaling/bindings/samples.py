@@ -46,8 +46,7 @@ class PodHistory:
 class PodValues(NamedTuple):
     """One value per metric, why the others have none, and the history to hand in next time.
 
-    ``absent`` are the metrics that the pod does not have at all: others without a value are only not known now.
-    ``times`` are those whose values must not be added up: percentiles and gauges of a time.
+    ``absent``: metrics that the pod lacks for good. ``times``: percentiles and gauges of a time, not to be added up.
     """
 
     values: dict[str, float]

@@ -182,8 +182,7 @@ def look_alikes(config_maps: ConfigMaps, settings: FleetSettings, namespaces: It
 def entry_subject(entry: Entry, local_namespace: str | None) -> tuple[str, str | None] | None:
     """(model ID, namespace or ``None`` for any) an entry is for, or ``None`` when it names no model.
 
-    The ``model_id`` and ``namespace`` fields count under any key; the key form ``modelID#namespace`` fills what is
-    missing. In a namespace-local map a missing namespace means that namespace.
+    Fields count under any key; the key form ``modelID#namespace``, then a local map's namespace, fill what is missing.
     """
     model, namespace = entry.fields.get("model_id"), entry.fields.get("namespace")
     if not model and "#" in entry.key:

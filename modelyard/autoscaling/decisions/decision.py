@@ -169,11 +169,9 @@ class Target(NamedTuple):
 
 
 class DecisionFacts(NamedTuple):
-    """The numbers of a decision, each by its name; ``None`` is not known.
+    """The numbers of a decision; ``None`` is not known. ``load`` arrives now, ``forecast`` is planned for by ``basis``.
 
-    ``load`` is what arrives now, ``forecast`` what is planned for, and ``basis`` why the two differ. One replica
-    carries ``per_replica``; all three are in ``unit``. ``required`` is the replicas the load needs, before bounds and
-    limits.
+    Loads and ``per_replica`` are in ``unit``. ``required`` replicas are what the load needs, before bounds and limits.
     """
 
     unit: str = "requests/s"

@@ -20,11 +20,10 @@ Workloads = Mapping[WorkloadId, Workload]
 
 @dataclass(frozen=True, slots=True)
 class SLOSpec:
-    """What the SLO form adds to a variant, exactly as written in the object: nothing of it is parsed or checked yet.
+    """The SLO form's part of a variant as written, neither parsed nor checked. ``sloClassRef`` is split in two.
 
-    ``class_name`` and ``class_key`` are ``sloClassRef``; ``decode`` and ``prefill`` the two parameter maps (text to
-    text); ``max_batch`` the engine's limit of concurrent requests; ``accelerator_count`` units per replica. ``engine``
-    is α, β, γ and δ of the engine behind the profile, where the object tells them.
+    ``decode`` and ``prefill`` map text to text; ``max_batch`` limits concurrent requests; ``accelerator_count`` is per
+    replica; ``engine`` is α, β, γ and δ of the engine behind the profile, where the object has them.
     """
 
     variant_id: str

@@ -45,10 +45,9 @@ class Actuated:
 
 
 class Controller:
-    """The connections of one controller: cluster, Prometheus. Open once per shift.
+    """Connections of one controller, open once per shift. Raises ``ClusterError`` when no cluster is configured.
 
-    Raises ``ClusterError`` when no cluster is configured. A missing or broken Prometheus does not stop it: every
-    variant then keeps its replicas and says so.
+    Without Prometheus it goes on: every variant keeps its replicas and says so.
     """
 
     def __init__(self, settings: ControllerSettings) -> None:

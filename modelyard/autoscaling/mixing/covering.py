@@ -83,8 +83,7 @@ def mix(
 ) -> list[int]:
     """Replicas by option that carry the load at the least price, within bounds (which must be able to).
 
-    ``slopes`` are the prices of a replica that runs and of one that does not. At a finite ``unserved`` price the whole
-    load, or any part of it, may be left unserved for (that part of) the price.
+    ``slopes`` price running and new replicas; any part of the load may go unserved at a finite ``unserved`` price.
     """
     counts = list(lowers)
     need = demand.need - sum(o.rate * n for o, n in zip(demand.options, counts, strict=True))

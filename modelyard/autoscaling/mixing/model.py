@@ -135,10 +135,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What all demands get. ``used`` is units by accelerator.
+    """All shares, and units ``used`` by accelerator. ``method``: ``covering`` (no limit binds), ``exact``, ``greedy``.
 
-    ``method`` is ``covering`` (no limit binds), ``exact``, or ``greedy`` where the effort did not suffice for all
-    classes; ``note`` says for which, or how far from the optimum an answer can be that is not proven.
+    ``note`` names the classes without effort left, or bounds how far an unproven answer can be from the optimum.
     """
 
     shares: dict[str, Share]

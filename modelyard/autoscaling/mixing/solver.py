@@ -55,10 +55,9 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
 
 
 def solve(problem: pulp.LpProblem, effort: WorkBudget, floor: int, gap: float) -> float:
-    """Solve an integer programme to a relative ``gap``, leaving ``floor`` of the effort: what nothing is below.
+    """Solve an integer programme to a relative ``gap``, leaving ``floor`` of the effort. Raises ``SolverError``.
 
-    Its limits do not depend on what is left of the effort, so more effort is more programmes and the same ones first.
-    An item of the effort is a row of a simplex iteration. ``SolverError`` where there is none left, or no answer.
+    An item of effort is a row of a simplex iteration. Limits do not depend on what is left: more effort, same start.
     """
     if effort.left <= floor:
         raise SolverError("the effort was used up")

@@ -51,8 +51,7 @@ def fleet_from_files(
 ) -> Fleet:
     """The fleet these files describe at ``now``, or at the snapshot's own time if it has one.
 
-    Objects of kinds that a decision does not use are ignored. Raises ``PlanInputError`` for one not in the API's form,
-    and for measurements of a binding that is not in the files.
+    Raises ``PlanInputError`` for malformed objects and measurements of missing bindings; other kinds are ignored.
     """
     settings = settings or FleetSettings()
     if snapshot.at is not None:

@@ -64,8 +64,7 @@ def max_rates(profiles: Profiles) -> FloatArray:
 def analyse(profiles: Profiles, rates: ArrayLike) -> Measures:
     """Predicted measures of each row at its rate (requests per second, shape (n,) or a number for all).
 
-    NaN where the rate is NaN, not above 0 or above the row's ``max_rates``, and for rows that are not valid. ``itl``
-    is NaN where requests have a single output token, since there is no interval between tokens.
+    NaN for invalid rows and rates outside (0, ``max_rates``]. ``itl`` is NaN for single output tokens: no interval.
     """
     return analysed(profiles.repaired(), rates, measures)
 

@@ -38,8 +38,7 @@ class Edge(NamedTuple):
 def find(function: Function, low: Edge, high: Edge, guess: FloatArray) -> FloatArray:
     """The points where ``function`` is 0, for rows with ``low.value < 0 < high.value`` at ``low.at < high.at``.
 
-    ``guess`` is where to look first; outside the bracket or NaN, interpolation takes its place. The error is far
-    below ``NEAR`` squared times the function's relative curvature.
+    ``guess`` is tried first, if inside. The error is far below ``NEAR`` squared times the relative curvature.
     """
     found = np.full(len(guess), np.nan)
     rows = np.arange(len(guess))

@@ -74,8 +74,7 @@ class Chain:
     def at(self, rate: FloatArray, rows: IntArray | None = None, states: int | None = None) -> Occupancy:
         """The chain at ``rate`` (requests per ms, above 0 and below the departure rate at N), one per row.
 
-        ``rows`` picks some of the rows. ``states`` looks at the first states only, for rates so low that the others
-        weigh nothing.
+        ``rows`` picks rows; ``states`` looks at the first states only, for rates so low that others weigh nothing.
         """
         columns = self.full_rate, self.queue, self.batch, self.summed_full, self.base, self.slope
         full, queue, batch, summed_full, base, slope = (c if rows is None else c[rows] for c in columns)

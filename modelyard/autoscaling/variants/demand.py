@@ -132,10 +132,9 @@ class Group(NamedTuple):
 
 
 class StrategyEntry(NamedTuple):
-    """The strategies for the models of one compatibility mode and analyzer.
+    """Strategies of one compatibility mode and analyzer; ``with_targets`` decides where there are latency targets.
 
-    ``with_targets`` decides about models with latency targets. ``idle`` says whether a model may go to zero.
-    ``remembers``: transitions and regretted scale-downs are remembered from tick to tick.
+    ``idle``: may a model go to zero. ``remembers``: transitions and regretted scale-downs are kept from tick to tick.
     """
 
     strategy: VariantStrategy
@@ -147,10 +146,9 @@ class StrategyEntry(NamedTuple):
 
 
 class ModelDemand(NamedTuple):
-    """The load, configuration and signals that a group is decided by.
+    """Load, configuration and signals of a group; ``forecast`` ``None``: saturation alone decides.
 
-    ``forecast`` is ``None`` where saturation alone decides. ``backlog`` is requests that wait at a gateway,
-    ``backlog_bytes`` the size of their bodies.
+    ``backlog`` is requests that wait at a gateway, ``backlog_bytes`` the size of their bodies.
     """
 
     group: Group

@@ -43,10 +43,9 @@ Counting = Callable[[Fleet, Sequence[Observation], Matcher], Grant]
 def limit(
     variants: Variants, thresholds: Mapping[Key, Thresholds], tick: TickContext, count: Counting
 ) -> tuple[Changes, str | None]:
-    """Return what does not fit, and why GPUs could not be counted, if so.
+    """Return what does not fit, and why GPUs could not be counted, if so. Undecided variants only hold what they have.
 
-    ``variants`` are those with a workload; those without a decision only hold on to what they have. Where GPUs are not
-    counted the quotas alone limit; so they do without node data, and every scale-up says so.
+    Quotas alone limit where GPUs are not counted or nodes are unknown; then every scale-up says so.
     """
     fleet, observed = tick.fleet, [variant.seen for variant in variants.values()]
     grant: Grant = _Uncounted()

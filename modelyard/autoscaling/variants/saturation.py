@@ -56,10 +56,9 @@ class Tokens:
 
 
 class WithZero:
-    """A strategy, with what is proposed for the variants at zero.
+    """A strategy, with proposals for the variants at zero by ``wake`` (without it, by the strategy itself).
 
-    ``waking`` decides about the others of a model that is being woken (``None``: the strategy). Without ``wake`` the
-    strategy decides on the variants at zero too.
+    ``waking`` decides about the others of a model that is being woken (``None``: the strategy).
     """
 
     def __init__(

@@ -15,10 +15,9 @@ from modelyard.objects import Key
 
 
 def scale_load(fleet: Fleet, settings: FleetSettings, subject: str, factor: float) -> tuple[Fleet, list[str]]:
-    """The fleet with ``factor`` times the load of ``subject``: a model ID, a binding, or ``""`` for everything.
+    """The fleet with ``factor`` times the load of a model ID, a binding, or ``""`` (all). Request sizes stay.
 
-    Request sizes stay. Latencies that were observed belong to another load and are forgotten, so that nothing is
-    learnt from them. Raises ``WhatIfError`` for a subject that does not exist.
+    Observed latencies are dropped, so that nothing is learnt from them. Raises ``WhatIfError`` for unknown subjects.
     """
     models = {variant.model_id for variant in fleet.variants}
     views = tuple(view for view in fleet.bindings if not subject or subject in (view.key.name, str(view.key)))

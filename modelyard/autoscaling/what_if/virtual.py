@@ -117,8 +117,7 @@ def _replicas(seen: Observation, start: float, settings: FleetSettings, now: flo
 class Placement:
     """The free GPUs of a fleet's nodes once ``pods`` have theirs, so that GPUs are used once.
 
-    Where no node of its accelerator is known a replica runs without one. Where nodes are known and none has room it
-    waits, as it would for the scheduler.
+    Without a known node of its accelerator a replica runs without one; with full nodes it waits for the scheduler.
     """
 
     def __init__(self, fleet: Fleet, pods: Iterable[Pod]) -> None:

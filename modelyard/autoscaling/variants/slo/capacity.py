@@ -298,8 +298,7 @@ def _changes(
 ) -> Iterator[tuple[Key, ReplicaChange]]:
     """Yield the model's changes; ``over`` are the quotas that do not suffice.
 
-    What runs is given up only where another model takes it (the others are in ``keeps``): giving it up for a cheaper
-    mix alone would undo, without any delay, what the demand had asked for a tick before.
+    What runs is given up only to another model (``keeps``: the others), never for a cheaper mix: no delay would apply.
     """
     note = f" ({note})" if note else ""
     quota = next((quota for m in model.members for row, quota in m.quotas.items() if row in over), None)

@@ -28,10 +28,9 @@ QUIET = 1e-6
 
 
 class MeasuredLoad(NamedTuple):
-    """The load of a group as it was measured.
+    """The load of a group as measured; ``share`` is its part of the model's load.
 
-    ``history`` is (time, requests per second) of the whole model, ``sizes_seen`` (time, prompt, output) mean tokens of
-    the requests that finished before, both oldest first. ``share`` is the group's part of the model's load.
+    ``history`` has (time, requests/s) of the model, ``sizes_seen`` (time, mean prompt, output tokens), oldest first.
     """
 
     group: Group

@@ -29,10 +29,9 @@ from modelyard.autoscaling.variants.transition import describe_transition, first
 
 
 class GroupProposal(NamedTuple):
-    """Replicas by variant name, and why.
+    """Replicas by variant name, and why; ``wanted`` by the covering, before damping (``None``: not asked).
 
-    ``wanted`` is what the covering needs, before anything damps it (``None``: it was not asked). By variant name,
-    ``shortages`` says which replicas cannot be added, ``overridden`` what saturation overruled.
+    By variant name, ``shortages`` are replicas that cannot be added, ``overridden`` what saturation overruled.
     """
 
     replicas: Mapping[str, int]
@@ -133,8 +132,7 @@ def _grow(
 def up_to(variant: VariantTransition, wanted: int, settings: FleetSettings) -> int:
     """Return what the load demands, bounded per decision by the larger of steps and factor.
 
-    It is also bounded to two decisions ahead of what is ready: a measurement that is wrong for a whole window must not
-    order hundreds of replicas.
+    Also by two decisions beyond what is ready: a window of wrong measurements must not order hundreds of replicas.
     """
     seen, base = variant.seen, variant.base
     if wanted <= base:
