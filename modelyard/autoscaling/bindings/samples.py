@@ -46,7 +46,7 @@ class PodHistory:
 class PodValues(NamedTuple):
     """One value per metric, why the others have none, and the history to hand in next time.
 
-    ``absent``: metrics that the pod lacks for good. ``times``: percentiles and gauges of a time, not to be added up.
+    ``absent``: metrics the pod does not have, not just now. ``times``: percentiles and times, not to be added up.
     """
 
     values: dict[str, float]

@@ -169,7 +169,7 @@ class Target(NamedTuple):
 
 
 class DecisionFacts(NamedTuple):
-    """The numbers of a decision; ``None`` is not known. ``load`` arrives now, ``forecast`` is planned for by ``basis``.
+    """The numbers of a decision (``None``: unknown). ``basis`` is why ``load`` now and the planned ``forecast`` differ.
 
     Loads and ``per_replica`` are in ``unit``. ``required`` replicas are what the load needs, before bounds and limits.
     """

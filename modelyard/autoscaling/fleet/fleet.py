@@ -20,10 +20,10 @@ Workloads = Mapping[WorkloadId, Workload]
 
 @dataclass(frozen=True, slots=True)
 class SLOSpec:
-    """The SLO form's part of a variant as written, neither parsed nor checked. ``sloClassRef`` is split in two.
+    """The SLO form's part of a variant as written, neither parsed nor checked.
 
-    ``decode`` and ``prefill`` map text to text; ``max_batch`` limits concurrent requests; ``accelerator_count`` is per
-    replica; ``engine`` is α, β, γ and δ of the engine behind the profile, where the object has them.
+    ``class_name`` and ``class_key`` are ``sloClassRef``; ``decode``, ``prefill`` map text to text. ``max_batch`` limits
+    concurrent requests; ``accelerator_count`` is per replica; ``engine`` is its α, β, γ and δ, where the object has it.
     """
 
     variant_id: str

@@ -57,7 +57,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
 def solve(problem: pulp.LpProblem, effort: WorkBudget, floor: int, gap: float) -> float:
     """Solve an integer programme to a relative ``gap``, leaving ``floor`` of the effort. Raises ``SolverError``.
 
-    An item of effort is a row of a simplex iteration. Limits do not depend on what is left: more effort, same start.
+    An item of effort is a row of a simplex iteration. Limits ignore what is left: more effort only runs further.
     """
     if effort.left <= floor:
         raise SolverError("the effort was used up")

@@ -52,7 +52,7 @@ def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, li
 
 
 def without_pods(fleet: Fleet, variants: Sequence[Observation], gone: AbstractSet[Key]) -> tuple[Fleet, float]:
-    """The fleet without these pods, and the requests left at the gateway. Their models' other pods take the rest."""
+    """The fleet without these pods, and the requests no other pod can take. Workloads keep their replica numbers."""
     engines = {pod.key: engine_of(seen) for seen in variants for pod in seen.pods}
     models = {(s.namespace, s.model) for s in fleet.signals.pods if Key(s.namespace, s.pod) in gone}
     queue = dict(fleet.signals.gateway_queue)

@@ -66,7 +66,7 @@ class EngineArguments:
 
 @lru_cache(maxsize=4096)
 def parse_engine_arguments(arguments: tuple[str, ...]) -> EngineArguments:
-    """Read a container's command, also in ``sh -c``. V1 engine unless the last ``VLLM_USE_V1`` before it is 0."""
+    """Read a command, also in ``sh -c``; the unreadable keeps defaults. V1 unless the last ``VLLM_USE_V1`` is 0."""
     words, v1 = list(_words(arguments)), True
     given: dict[str, str] = {}
     switched: set[str] = set()
