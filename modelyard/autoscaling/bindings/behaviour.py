@@ -1,7 +1,4 @@
-"""How far a recommendation is followed now: stabilization, rate limits, panic, bounds.
-
-Source: Kthena autoscaler reference, "Corrected replicas (behaviour)" and "Panic".
-"""
+"""Stabilization, rate limits, panic, bounds. Source: Kthena autoscaler reference, "Corrected replicas", "Panic"."""
 
 from __future__ import annotations
 

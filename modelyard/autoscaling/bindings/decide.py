@@ -1,7 +1,6 @@
 """The decision about one AutoscalingPolicyBinding, and about all of them. Pure: no clock, no network.
 
-Called once per tick by the loop, by ``plan`` and by the tests. ``total`` finds the numbers, ``problems`` what forbids
-to look for any, ``story`` the words; here the stages are put in order.
+``total`` finds the numbers, ``problems`` the obstacles, ``story`` the words; here the stages are put in order.
 """
 
 from __future__ import annotations

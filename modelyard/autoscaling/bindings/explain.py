@@ -1,7 +1,4 @@
-"""A policy binding's decision in words, and when its replicas may change next. Pure; for ``modelyard plan``.
-
-Source: Kthena autoscaler reference, "Corrected replicas (behaviour)" and "Panic".
-"""
+"""A policy binding's decision in words, and when its replicas may change next. Pure. Source: as ``behaviour``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The quantile of what a histogram took in between two looks at it.
-
-Source: Kthena autoscaler reference, "Pod state and what it does to the metrics", "Quantile of a difference".
-"""
+"""Quantiles between two looks. Source: Kthena autoscaler reference, "Quantile of a difference"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What makes a binding undecidable: its own fields, its policy, another binding.
-
-Source: Kthena autoscaler reference, "AutoscalingPolicyBinding validation" and what it asks to check beyond it.
-"""
+"""Why a binding cannot be decided. Source: Kthena autoscaler reference, "AutoscalingPolicyBinding validation"."""
 
 from __future__ import annotations
 

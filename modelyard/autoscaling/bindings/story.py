@@ -1,7 +1,4 @@
-"""A binding's decision in words: reasons, messages, conditions, units of the status.
-
-Source of reasons and types: Kthena autoscaler reference, "Status".
-"""
+"""A binding's decision in words. Source of reasons and types: Kthena autoscaler reference, "Status"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a tick decides, for variants and bindings alike: a ``Decision`` per object, in it a ``Record`` per workload.
-
-Status, Events, the tick's artifact, gauges and ``plan`` are all rendered from these.
-"""
+"""A tick's ``Decision`` per object with a ``Record`` per workload: the source of all statuses, Events and gauges."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a strategy is: from what is asked of a model or a policy binding, to the replicas it proposes.
-
-``strategies`` has the registry. A strategy is pure: the same demand and tick give the same proposal.
-"""
+"""Strategies, pure: the same demand and tick give the same proposal. ``strategies`` has the registry."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What an accelerator is called: one short name for the many product labels vendors put on nodes.
-
-It applies to node labels and to variant labels alike, so that both meet in one pool.
-"""
+"""Short names for vendors' product labels, of nodes and of variants alike, so that both meet in one pool."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Learning how long a variant's pods take from creation to Ready.
-
-Head-room plans that far ahead, and a scaling may take twice as long before it is given up.
-"""
+"""Learning a pod's time from creation to Ready: head-room plans that far ahead, a scaling may take twice as long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What an allocation is made from and what it says: demands with their options in, shares out.
+"""Input and output of an allocation: demands with their options in, shares out.
 
-Of the SLO strategy, one ``Demand`` is a model in a service class and one ``Option`` a variant. Every module of this
-package works on these types.
+Of the SLO strategy, one ``Demand`` is a model in a service class and one ``Option`` a variant.
 """
 
 from __future__ import annotations

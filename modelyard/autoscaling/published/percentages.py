@@ -1,7 +1,4 @@
-"""The percentage analysis as documented, blind spots included.
-
-Only replicas that are not saturated are looked at; one step for one variant, none while the model is in transition.
-"""
+"""The percentage analysis as documented: saturated replicas are not looked at, one variant moves by one step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The token analysis and its cost-aware optimizer exactly as documented, defects included.
-
-Source: WVA saturation reference, 'Token analyzer'.
-"""
+"""The documented token analysis and optimizer, defects included. WVA saturation reference, 'Token analyzer'."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The latency a variant in SLO form is expected to have, and its targets, kept with the resource for the exporter.
-
-Rewritten only when the prediction moved noticeably, so that a quiet fleet costs no writes.
-"""
+"""Expected latency and targets of an SLO form, kept with it for the exporter; rewritten on noticeable moves only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the queueing model predicts for replicas at given request rates.
-
-WVA SLO reference, "Measures at rate" and "Effective concurrency, ITL and TTFT", with its repairs.
-"""
+"""The repaired queueing model. WVA SLO reference, "Measures at rate", "Effective concurrency, ITL and TTFT"."""
 
 from __future__ import annotations
 

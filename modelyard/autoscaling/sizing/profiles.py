@@ -1,7 +1,4 @@
-"""Performance profiles of replicas as arrays: what the queueing model is evaluated for.
-
-One row is one (variant, accelerator) pair at one request size. All times are milliseconds.
-"""
+"""Performance profiles as arrays, a row per (variant, accelerator) pair at one request size. All times in ms."""
 
 from __future__ import annotations
 

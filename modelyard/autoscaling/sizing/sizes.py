@@ -1,7 +1,4 @@
-"""Sizing: the highest rate one replica carries within its targets, for many replicas at once.
-
-WVA SLO reference, "Sizing: highest rate within targets" with its repairs.
-"""
+"""Sizing of many replicas at once. WVA SLO reference, "Sizing: highest rate within targets" with its repairs."""
 
 from __future__ import annotations
 

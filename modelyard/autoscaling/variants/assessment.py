@@ -1,7 +1,4 @@
-"""What ``targets`` asks of an analysis, whatever it measures load and capacity in.
-
-The percentage analysis counts in replicas, the token analysis in tokens; the rules from there to targets are the same.
-"""
+"""The analysis behind ``targets``, in replicas (percentages) or tokens: the rules for targets are the same."""
 
 from __future__ import annotations
 

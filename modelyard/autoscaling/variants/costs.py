@@ -1,7 +1,6 @@
-"""What an accelerator costs: the unit-cost ConfigMap, cents (or any unit) per accelerator and hour.
+"""Unit costs: cents (or any unit) per accelerator and hour; the variant's own namespace comes first.
 
-Called once per tick by ``slo.prepare``. A price in the variant's own namespace comes before the controller's. Source:
-WVA SLO reference, "accelerator-unit-costs".
+Source: WVA SLO reference, "accelerator-unit-costs".
 """
 
 from __future__ import annotations

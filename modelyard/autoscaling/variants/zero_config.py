@@ -1,7 +1,4 @@
-"""Which models may go to zero replicas, and after how much idleness. Read from the scale-to-zero ConfigMap.
-
-``retentions`` are the windows to count requests over.
-"""
+"""Scale-to-zero configuration: which models, after how much idleness. ``retentions``: windows to count over."""
 
 from __future__ import annotations
 

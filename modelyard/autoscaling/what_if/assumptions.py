@@ -1,7 +1,4 @@
-"""What is assumed, read from the command line, and put into effect one after the other.
-
-Source: WVA SLO reference, "Suggested shape" (what-if).
-"""
+"""Assumptions of the command line, put into effect. Source: WVA SLO reference, "Suggested shape" (what-if)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What variants aim at: their service class, price and performance profile, written or learnt.
-
-Variant by variant: what one of them breaks, it breaks alone.
-"""
+"""Service class, price and profile (written or learnt) of variants; a failure concerns its variant only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The queueing model applied to the fleet: what one replica of every variant can take, and what to expect at a load.
-
-Source: WVA SLO reference, "Sizing: highest rate within targets".
-"""
+"""The queueing model applied to variants. Source: WVA SLO reference, "Sizing: highest rate within targets"."""
 
 from __future__ import annotations
 

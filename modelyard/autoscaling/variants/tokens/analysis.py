@@ -1,7 +1,4 @@
-"""The repaired token analysis: a model's load and capacity in tokens, ready for the common rules in ``targets``.
-
-Source: WVA saturation reference, 'Token analyzer', with the repairs of its 'Defects'.
-"""
+"""The repaired token analysis. Source: WVA saturation reference, 'Token analyzer', with repairs of its 'Defects'."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What one replica holds and can hold, in tokens. Pure.
-
-Source: WVA saturation reference, 'Token analyzer', 'Per replica'.
-"""
+"""Tokens a replica holds and can hold. Pure. Source: WVA saturation reference, 'Token analyzer', 'Per replica'."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What an engine's command line says about its capacity. Used for variants of which no replica reports.
-
-Source: WVA saturation reference, 'Engine arguments'.
-"""
+"""Capacity by command line, if no replica reports. Source: WVA saturation reference, 'Engine arguments'."""
 
 from __future__ import annotations
 
