@@ -28,10 +28,7 @@ def settled(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings)
 
 
 class Rival(NamedTuple):
-    """A claim of another loop on any of ``workloads``.
-
-    The older binding by ``created`` and ``key`` scales; a VariantAutoscaling (``binding`` false) always comes first.
-    """
+    """Another loop's claim on ``workloads``. A VariantAutoscaling (not ``binding``) wins, then the older binding."""
 
     who: str
     workloads: frozenset[WorkloadId]

@@ -130,10 +130,7 @@ def pod_values(
 
 
 def joined(maps: Sequence[Mapping[str, float]], times: Collection[str] = ()) -> dict[str, float]:
-    """The values of an instance with several pods that take requests: sums, shares averaged, of ``times`` the largest.
-
-    A metric that one of the pods lacks is missing for the instance: a part of a sum would be too little.
-    """
+    """Values of an instance's pods: sums, means of shares, maxima of ``times``; none where a pod lacks the metric."""
     shared = set(maps[0]).intersection(*maps[1:]) if maps else set()
     found: dict[str, float] = {}
     for name in sorted(shared):

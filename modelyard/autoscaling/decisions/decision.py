@@ -125,10 +125,7 @@ class CurrentAllocation:
 
 
 class Identity(NamedTuple):
-    """Which object decides, and which of its workloads a record is about.
-
-    ``form`` is ``saturation``, ``slo``, ``policy`` or ``optimizer``; ``variant_id`` tells a binding's targets apart.
-    """
+    """Object and workload of a record. ``form``: saturation, slo, policy or optimizer; ``variant_id``: which target."""
 
     subject: Subject
     form: str
@@ -141,10 +138,7 @@ class Identity(NamedTuple):
 
 
 class Now(NamedTuple):
-    """What there is: replicas ``current`` and ``ready``, ``reporting`` ones, and what was ``desired`` last.
-
-    ``cost`` and ``gpus`` are of one replica; ``allocation`` is what an SLO form's status shows of today.
-    """
+    """Replicas now, and last ``desired``. ``cost``, ``gpus``: per replica; ``allocation``: in an SLO form's status."""
 
     workload: WorkloadId | None
     current: int | None
@@ -222,10 +216,7 @@ class Record(NamedTuple):
 
 
 class Decision(NamedTuple, Generic[Memory_co]):
-    """What one object should do: a record per workload it scales, and what to remember and to say on the object.
-
-    ``message`` is the whole in one sentence; ``panic`` whether a binding scales in panic mode.
-    """
+    """One object's decision: records, memory, conditions, a sentence; ``panic``: a binding scales in panic mode."""
 
     subject: Subject
     records: tuple[Record, ...]

@@ -56,10 +56,7 @@ class ServiceReplicas:
 
 @dataclass(frozen=True, slots=True)
 class BackendReplicas:
-    """The bounds of a Model's backend in groups, and the role instances of each group by type of worker.
-
-    ``governed``: a policy scales it, so that its roles have one workload each, whatever the groups.
-    """
+    """A backend's bounds in groups, and instances per group by type; ``governed`` by a policy: a workload per role."""
 
     counts: Counts
     workers: Counts

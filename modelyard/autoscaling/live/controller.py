@@ -45,10 +45,7 @@ class Actuated:
 
 
 class Controller:
-    """Connections of one controller, open once per shift. Raises ``ClusterError`` when no cluster is configured.
-
-    Without Prometheus it goes on: every variant keeps its replicas and says so.
-    """
+    """Connections of a shift. Raises ``ClusterError`` without a cluster; without Prometheus replicas are kept."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings

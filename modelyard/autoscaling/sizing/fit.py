@@ -76,8 +76,7 @@ class FitError(ValueError):
 
 
 class Parameter(NamedTuple):
-    """An estimate and its 95 % confidence interval, in ms per the parameter's unit; NaN where nothing is left over to
-    judge by."""
+    """An estimate and its 95 % confidence interval, in ms per the parameter's unit; NaN without data to judge by."""
 
     estimate: float
     low: float
@@ -161,8 +160,7 @@ def fit(
 def implausible(
     alpha: float, beta: float, gamma: float, delta: float, max_batch: int, prompt_tokens: float
 ) -> tuple[str, ...]:
-    """Return suspicions about a parameter set, for people: sets of different sources predict seconds of prefill beside
-    milliseconds of decode."""
+    """Return suspicions for people: mixed sources predict seconds of prefill beside milliseconds of decode."""
     prefill = gamma + delta * prompt_tokens * max_batch
     decode = alpha + beta * max_batch
     found = []

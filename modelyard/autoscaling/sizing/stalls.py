@@ -80,8 +80,7 @@ SPREAD: Final = Sizes(np.array([0.05, 0.2, 0.45, 0.9, 1.8, 3.9]), np.array([0.1,
 
 
 def sizes_of(buckets: tuple[tuple[float, float], ...], mean: float) -> Sizes:
-    """Sizes by the buckets of a histogram, (upper bound, share of the requests), three to a bucket, with this mean;
-    without buckets, ``SPREAD``."""
+    """Sizes by histogram buckets, (upper bound, share), three to a bucket, with this mean; else ``SPREAD``."""
     if not buckets:
         return Sizes(SPREAD.tokens * mean / SPREAD.mean, SPREAD.shares)
     upper, shares = np.array(buckets).T

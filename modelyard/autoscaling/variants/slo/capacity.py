@@ -44,10 +44,7 @@ class QuotaRow(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A variant that takes part: its replicas, what is under way, a replica's rate, and its quotas by capacity row.
-
-    ``pool_row`` is the capacity row of its accelerators, empty where none are counted.
-    """
+    """A participating variant, its rate and quotas by row; ``pool_row``: its accelerators' (empty: none counted)."""
 
     sized: Sized
     variant: VariantTransition

@@ -35,8 +35,7 @@ BATCH = 256
 def read_objectives(
     fleet: Fleet, variants: Sequence[Observation], performances: Performances, settings: FleetSettings
 ) -> tuple[list[Observation], list[ObjectNotice]]:
-    """Return the variants, with an objective each where a profile exists or can be learnt, and what to say about
-    ConfigMaps."""
+    """Return the variants, with an objective where a profile exists or is learnt, and remarks on ConfigMaps."""
     aimed = settings.aim is SizingAim.ATTAINMENT and (settings.target_ttft > 0 or settings.target_itl > 0)
     having = [seen.variant.slo is not None or (aimed and _can_learn(seen, performances)) for seen in variants]
     if not any(having):
