@@ -98,10 +98,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A considered size of the model: replicas by variant, cost per hour, its effect; ``chosen``, or ``note`` why not.
-
-    ``attainment`` is the share of requests expected within both targets.
-    """
+    """A considered size, with cost per hour; ``attainment``: share within both targets; ``note``: why not taken."""
 
     replicas: Mapping[str, int]
     cost: float

@@ -82,10 +82,7 @@ def shared_models(variants: Iterable[Variant]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """An HPA or ScaledObject that consumes a variant's gauge, with its bounds; ``desired`` is what it last asked for.
-
-    ``managed``: it is annotated for the later llm-d autoscaler.
-    """
+    """An HPA or ScaledObject on a variant's gauge, its last ``desired``; ``managed``: for the later autoscaler."""
 
     key: Key
     kind: str

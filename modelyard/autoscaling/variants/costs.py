@@ -28,10 +28,7 @@ class UnitCosts:
         """``namespace/name`` of the controller's ConfigMap, for messages."""
 
     def price(self, namespace: str, accelerator: str) -> float | None:
-        """Cost of one accelerator for an hour, ``None`` when no entry (or only a broken one) names it.
-
-        The exact name comes first, then one that means the same product (``NVIDIA-A100-PCIE-80GB`` finds ``A100``).
-        """
+        """Cost per accelerator-hour (``None``: unlisted) by exact name, else product (``A100`` for ``NVIDIA-A100``)."""
         for where in dict.fromkeys((namespace, self._settings.controller_namespace)):
             prices = self._read(where)
             if accelerator in prices:
