@@ -1,7 +1,4 @@
-"""How far a recommendation is followed now: stabilization, rate limits, panic, bounds.
-
-Source: Kthena autoscaler reference, "Corrected replicas (behaviour)" and "Panic".
-"""
+"""Stabilization, rate limits, panic, bounds. Source: Kthena autoscaler reference, "Corrected replicas", "Panic"."""
 
 from __future__ import annotations
 
@@ -17,10 +14,9 @@ from modelyard.autoscaling.memory import BindingMemory, History
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The replicas to have now, and what to remember: ``memory`` with ``remembered`` applied once all is decided.
+    """Replicas to have now; ``memory``, to which ``remembered`` applies once all is decided; ``noted`` to record.
 
-    ``noted`` is the recommendation to record. ``blocked`` is what keeps the replicas from the recommendation and until
-    when, ``None`` when nothing does.
+    ``blocked`` is what keeps the replicas from the recommendation and until when; ``None``: nothing.
     """
 
     replicas: int
@@ -43,10 +39,7 @@ def correct(
     *,
     corrector: type[Corrector] | None = None,
 ) -> Correction:
-    """Return the replicas a recommendation leads to now.
-
-    ``now`` is epoch seconds, ``tick`` the seconds between two decisions.
-    """
+    """Return the replicas a recommendation leads to now (epoch seconds); decisions are ``tick`` seconds apart."""
     memory = (corrector or Corrector).started(memory, current, now)
     run = (corrector or Corrector)(behaviour, recommended, current, memory, now, tick)
     until = run.panic_until()
@@ -68,10 +61,7 @@ def correct(
 
 
 def remembered(correction: Correction, replicas: int, now: float, tick: float) -> BindingMemory:
-    """The memory after a correction was followed: ``replicas`` is what came of it in the end (wake-up, last instance).
-
-    Were it the corrected number that is recorded, a limit would count from replicas that there never were.
-    """
+    """The memory after ``replicas`` were decided in the end: limits must not count from replicas that never existed."""
     memory, changes = correction.memory, dict[str, object]()
     noted = windows.record(memory.recommended, correction.noted, now, tick, line=False)
     corrected = windows.record(memory.corrected, replicas, now, tick, line=True)
@@ -91,13 +81,7 @@ class Corrector:
     """One correction in the making. The documented algorithm overrides what it does otherwise."""
 
     def __init__(
-        self,
-        behaviour: Behaviour,
-        recommended: int,
-        current: int,
-        memory: BindingMemory,
-        now: float,
-        tick: float,
+        self, behaviour: Behaviour, recommended: int, current: int, memory: BindingMemory, now: float, tick: float
     ) -> None:
         self.behaviour = behaviour
         self.recommended = recommended
@@ -111,17 +95,13 @@ class Corrector:
 
     @classmethod
     def started(cls, memory: BindingMemory, current: int, now: float) -> BindingMemory:
-        """Return the memory with windows that start with the current replicas in force.
-
-        So a limit holds from the first step on.
-        """
+        """Return the memory with windows that start at ``current``, so that limits hold from the first step on."""
         if memory.recommended.newest is not None:
             return memory
         fresh = windows.seeded(current, now)
         return memory.model_copy(update={"recommended": fresh, "corrected": fresh})
 
     def noted(self, corrected: int) -> int:
-        """Return what is recorded for stabilization."""
         return self.recommended
 
     def panic_until(self) -> float | None:
@@ -136,12 +116,10 @@ class Corrector:
         return min(until, self.now + panic.hold) if until is not None and self.now <= until else None
 
     def panics(self) -> bool:
-        """Return whether the recommendation starts a panic."""
         # At zero any recommendation reaches the threshold, also the one to stay there.
         return self.reaches_threshold() and self.recommended > self.current
 
     def reaches_threshold(self) -> bool:
-        """Return whether the recommendation reaches the threshold of panic."""
         threshold = self.behaviour.panic.threshold
         return threshold is not None and self.recommended * 100 >= self.current * threshold
 
@@ -159,12 +137,10 @@ class Corrector:
         return max(limit, 1) if limit is not None and self.current == 0 else limit
 
     def step(self, stage: str, after: int, why: Explanation) -> None:
-        """Note a step that leads to other replicas."""
         self.steps.append(Step(stage, self.replicas, after, str(why)))
         self.replicas = after
 
     def panic(self, until: float) -> None:
-        """Follow the recommendation in panic."""
         panic, line = self.behaviour.panic, self.memory.corrected
         base = windows.lowest_line(line, panic.period, self.now, self.tick, self.current)
         why = Explanation(Reason.PANIC, until=clock(until))
@@ -180,7 +156,6 @@ class Corrector:
             self.step("panic", self.replicas, why)
 
     def down(self) -> None:
-        """Follow a recommendation of fewer replicas."""
         rules, history = self.behaviour.down, self.memory.recommended
         highest = windows.highest_record(history, rules.window, self.now, self.tick)
         if highest is not None and highest > self.replicas:
@@ -196,7 +171,6 @@ class Corrector:
         self.replicas = min(self.replicas, self.current)
 
     def up(self) -> None:
-        """Follow a recommendation of more replicas."""
         rules, history = self.behaviour.up, self.memory.recommended
         lowest = windows.lowest_record(history, rules.window, self.now, self.tick)
         if lowest is not None and lowest < self.replicas:
@@ -209,7 +183,7 @@ class Corrector:
 
     @staticmethod
     def _bound(rules: DirectionLimits, base: int, sign: int) -> int | None:
-        """How far the two limits allow to go from ``base``; ``None`` for a way to join them that is not known."""
+        """Limit from ``base``; ``None`` for an unknown way to join the two limits."""
         by_instances = base + sign * rules.instances
         by_percent = base + sign * (base * rules.percent // 100)
         widest = max if sign > 0 else min

@@ -1,7 +1,4 @@
-"""Bindings that may only report: somebody else scales their target as well, or their namespace is excluded.
-
-Pure.
-"""
+"""Bindings that may only report: somebody else scales their target as well, or their namespace is excluded. Pure."""
 
 from __future__ import annotations
 
@@ -31,11 +28,7 @@ def settled(views: Iterable[BindingView], fleet: Fleet, settings: FleetSettings)
 
 
 class Rival(NamedTuple):
-    """What another loop is responsible for and may scale: ``workloads`` is what its targets may be.
-
-    ``key`` and ``created`` are those of a binding, of which the older one scales; a VariantAutoscaling (``binding``
-    false) always comes first.
-    """
+    """Another loop's claim on ``workloads``. A VariantAutoscaling (not ``binding``) wins, then the older binding."""
 
     who: str
     workloads: frozenset[WorkloadId]
@@ -45,7 +38,7 @@ class Rival(NamedTuple):
 
 
 def outside(view: BindingView, rivals: Iterable[Rival]) -> dict[WorkloadId, tuple[str, ...]]:
-    """Who of another loop comes first at each of a binding's targets. Every loop finds the same order."""
+    """Targets of a binding with the rivals that come first there. Every loop finds the same order."""
     found: dict[WorkloadId, tuple[str, ...]] = {}
     own = {target.workload for target in view.targets}
     for rival in rivals:

@@ -1,7 +1,6 @@
 """The decision about one AutoscalingPolicyBinding, and about all of them. Pure: no clock, no network.
 
-Called once per tick by the loop, by ``plan`` and by the tests. ``total`` finds the numbers, ``problems`` what forbids
-to look for any, ``story`` the words; here the stages are put in order.
+``total`` finds the numbers, ``problems`` the obstacles, ``story`` the words; here the stages are put in order.
 """
 
 from __future__ import annotations
@@ -63,16 +62,14 @@ UNITS_OF_A_TARGET, UNITS_OF_A_BLOCK, UNITS_OF_A_PAIR = 2_000, 10, 40
 
 
 Strategies = Callable[[Compatibility], BindingStrategy]
-"""The strategy of a compatibility mode."""
 
 
 def decide_bindings(
     views: Iterable[BindingView], tick: TickContext, strategies: Strategies
 ) -> tuple[tuple[BindingDecision, ...], tuple[str, ...]]:
-    """Decisions in the order of ``views``, and what failed. Two bindings on one target: only the older one scales.
+    """Decisions in the order of ``views``, and failures. Two bindings on one target: only the older one scales.
 
-    A failure concerns its binding only: that one gets no decision, so nothing of it is written. A namespace has its
-    share of the work; a binding beyond it keeps its replicas and comes first the next time.
+    A binding that fails gets no decision. One beyond its namespace's share of the work waits and comes first next time.
     """
     views = tuple(map(within_owner_limits, views))
     lost = conflicts(views)
@@ -123,7 +120,6 @@ class AssessedBinding:
     how: Handling
     notices: tuple[Notice, ...]
     memory: BindingMemory
-    """As before the decision."""
     problem: Problem | None
     total: TotalDecision
     metrics: ConditionValue | None
@@ -133,10 +129,7 @@ class AssessedBinding:
 def assess_binding(
     view: BindingView, tick: TickContext, strategies: Strategies, effort: WorkBudget | None = None
 ) -> AssessedBinding:
-    """Return what the binding comes to by its own metrics and history.
-
-    ``effort`` bounds the search for exact shares.
-    """
+    """Return the binding's result by its own metrics and history. ``effort`` bounds the search for exact shares."""
     chosen = {key: view.annotations[key] for key in (ACTUATION, COMPATIBILITY) if key in view.annotations}
     how = handling_of(chosen, fleet_handling(tick.settings))
     notices = list(how.notices)
@@ -161,8 +154,7 @@ def assess_binding(
         choice = parse_choice(view.annotations, [target.name for target in view.targets])
         notices += [Notice(INVALID, text, "Warning") for text in choice.problems]
         if any(target.current is not None for target in view.targets):
-            demand = BindingDemand(view, policy, choice, memory, effort)
-            total = strategies(how.compatibility).propose(demand, tick)
+            total = strategies(how.compatibility).propose(BindingDemand(view, policy, choice, memory, effort), tick)
         metrics = story.metrics_story(view, policy.targets)
         records = _target_records(view, total, how, metrics)
     return AssessedBinding(view, how, tuple(notices), memory, problem, total, metrics, records)
@@ -232,7 +224,6 @@ def _target_record(
 
 
 def _facts(total: TotalDecision) -> DecisionFacts:
-    """Return the numbers of the metric that decided, per instance; the required instances are those of all targets."""
     if not total.recommendation.proposals:
         return DecisionFacts()
     best = deciding(total.recommendation.proposals)
@@ -252,7 +243,7 @@ def _record(
     publish: bool = True,
     facts: DecisionFacts = NO_FACTS,
 ) -> Record:
-    """``steps`` ``None``: nothing is to be written."""
+    """``steps`` ``None``: no write."""
     writes = steps is not None and how.mode is Mode.DIRECT and replicas != target.current
     return Record(
         identity=Identity(
@@ -283,7 +274,7 @@ def _subject(view: BindingView) -> Subject:
 
 
 def _about(view: BindingView, memory: BindingMemory) -> BindingMemory:
-    """The memory, with fresh windows when the binding now scales something else than before."""
+    """Windows are fresh when the binding now scales something else than before."""
     if not view.targets:
         return memory
     if not view.optimizer and view.targets[0].current is None:
@@ -297,7 +288,6 @@ def _about(view: BindingView, memory: BindingMemory) -> BindingMemory:
 
 
 def _followed(view: BindingView, memory: BindingMemory, wanted: Mapping[str, int], now: float) -> BindingMemory:
-    """Notice which changes have arrived at the workloads, and what was asked for just now."""
     asked, scaled_at, seen = {}, {}, {}
     for target in view.targets:
         key, current = str(target.workload), target.current

@@ -1,7 +1,4 @@
-"""A policy binding's decision in words, and when its replicas may change next. Pure; for ``modelyard plan``.
-
-Source: Kthena autoscaler reference, "Corrected replicas (behaviour)" and "Panic".
-"""
+"""A policy binding's decision in words, and when its replicas may change next. Pure. Source: as ``behaviour``."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ class Restraint:
 
 
 def blocks(decision: BindingDecision, view: BindingView, settings: FleetSettings, now: float) -> tuple[Restraint, ...]:
-    """What stands between the binding and other replicas after the decision of ``now``, the metrics being held.
-
-    Empty when its next change waits for the metrics alone.
-    """
+    """The obstacles to other replicas after the decision of ``now``; empty when the next change waits for metrics."""
     policy, memory = view.policy, decision.memory
     if policy is None or not any(record.target.decided for record in decision.records):
         return ()

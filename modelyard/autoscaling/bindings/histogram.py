@@ -1,7 +1,4 @@
-"""The quantile of what a histogram took in between two looks at it.
-
-Source: Kthena autoscaler reference, "Pod state and what it does to the metrics", "Quantile of a difference".
-"""
+"""Quantiles between two looks. Source: Kthena autoscaler reference, "Quantile of a difference"."""
 
 from __future__ import annotations
 
@@ -20,13 +17,10 @@ EMPTY = Buckets(0.0, ())
 
 
 def quantile_of_difference(now: Buckets, past: Buckets = EMPTY, percentile: int = 95) -> float:
-    """The percentile of the observations that ``now`` has and ``past`` has not, interpolated within its bucket.
+    """Interpolated percentile of the observations that ``now`` has and ``past`` has not; 0 without observations.
 
-    No observations give 0. The infinite bucket counts as twice the last bound.
-
-    Raises:
-        ValueError: the percentile is outside 1 to 100, or the two do not belong together (a restart in between, other
-            bounds): the metric is not available then.
+    The infinite bucket counts as twice the last bound. Raises ValueError for a percentile outside 1 to 100, and for
+    histograms that do not belong together (a restart in between, other bounds): the metric is not available then.
     """
     if not 1 <= percentile <= 100:
         raise ValueError(f"percentile {percentile} is outside 1 to 100")

@@ -1,7 +1,6 @@
-"""What a metric's name says about how its values join: added up, averaged, or the largest. For all who join.
+"""The way a metric's values join (sum, mean, largest), by what is known of engines, else by the name's ending.
 
-Of an engine's metrics it is known; of others the ending tells. Source: Kthena autoscaler reference, "Optimizer
-(heterogeneous) mode".
+Source: Kthena autoscaler reference, "Optimizer (heterogeneous) mode".
 """
 
 from __future__ import annotations

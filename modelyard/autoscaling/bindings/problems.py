@@ -1,7 +1,4 @@
-"""What makes a binding undecidable: its own fields, its policy, another binding.
-
-Source: Kthena autoscaler reference, "AutoscalingPolicyBinding validation" and what it asks to check beyond it.
-"""
+"""Why a binding cannot be decided. Source: Kthena autoscaler reference, "AutoscalingPolicyBinding validation"."""
 
 from __future__ import annotations
 
@@ -69,10 +66,7 @@ def _policy_problems(view: BindingView) -> list[str]:
 
 
 def conflicts(views: Iterable[BindingView]) -> dict[Key, str]:
-    """Bindings that must not scale because an older one scales one of their targets, and what to tell about it.
-
-    Of two bindings of the same age the one first by name wins. A binding that lost claims nothing.
-    """
+    """Bindings that lose a target to an older one (same age: first by name), and a message. A loser claims nothing."""
     owners: dict[WorkloadId, Key] = {}
     lost: dict[Key, str] = {}
     for view in sorted(views, key=lambda view: (view.created, view.key)):

@@ -1,7 +1,4 @@
-"""How many replicas the metrics ask for. Pure.
-
-Source: Kthena autoscaler reference, "Recommended replicas".
-"""
+"""How many replicas the metrics ask for. Pure. Source: Kthena autoscaler reference, "Recommended replicas"."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ SLACK = 1e-9
 
 
 class MetricProposal(NamedTuple):
-    """The replicas that one metric asks for. ``ratio`` is load over target (1: exactly on target).
-
-    ``target`` is what one instance should carry.
-    """
+    """The replicas one metric asks for. ``ratio`` is load over ``target`` (per instance); 1: exactly on target."""
 
     metric: str
     replicas: int
@@ -105,7 +99,7 @@ def recommend(
 
 
 def deciding(proposals: Iterable[MetricProposal]) -> MetricProposal:
-    """Return the proposal that decides: the largest."""
+    """Return the largest proposal."""
     return max(proposals, key=lambda proposal: proposal.replicas)
 
 
@@ -195,5 +189,4 @@ def _measured(
             desired = current
     if doubts and ((not up and desired > current) or (up and desired < current)):
         return keeps(Reason.MEAN_WRONG_WAY, desired=desired)
-    why = Explanation(Reason.MEAN_ASKS, mean=mean, replicas=desired)
-    return MetricProposal(name, desired, ratio, why, target)
+    return MetricProposal(name, desired, ratio, Explanation(Reason.MEAN_ASKS, mean=mean, replicas=desired), target)

@@ -32,7 +32,6 @@ class Role(NamedTuple):
     maximum: int
 
     def clamped(self, replicas: int) -> int:
-        """The nearest within the bounds."""
         return min(max(replicas, self.minimum), self.maximum)
 
 
@@ -93,8 +92,7 @@ def kept(views: Iterable[BindingView], records: Mapping[Key, Record]) -> dict[Ke
 
 
 def applied(total: TotalDecision, change: RatioChange, memory: BindingMemory, target: TargetView) -> TotalDecision:
-    """The decision as the ratio has it. The histories keep what the role came to by itself; ``memory`` is what they
-    were before it came to anything."""
+    """The decision under the ratio. Histories keep the role's own result; ``memory`` is what they were before it."""
     if change.why.reason is Reason.OTHER_ROLE_UNKNOWN and total.replicas is None:
         return total
     if change.replicas is None:

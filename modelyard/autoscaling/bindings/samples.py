@@ -46,8 +46,7 @@ class PodHistory:
 class PodValues(NamedTuple):
     """One value per metric, why the others have none, and the history to hand in next time.
 
-    ``absent`` are the metrics that the pod does not have at all: others without a value are only not known now.
-    ``times`` are those whose values must not be added up: percentiles and gauges of a time.
+    ``absent``: metrics the pod does not have, not just now. ``times``: percentiles and times, not to be added up.
     """
 
     values: dict[str, float]
@@ -131,10 +130,7 @@ def pod_values(
 
 
 def joined(maps: Sequence[Mapping[str, float]], times: Collection[str] = ()) -> dict[str, float]:
-    """The values of an instance with several pods that take requests: sums, shares averaged, of ``times`` the largest.
-
-    A metric that one of the pods lacks is missing for the instance: a part of a sum would be too little.
-    """
+    """Values of an instance's pods: sums, means of shares, maxima of ``times``; none where a pod lacks the metric."""
     shared = set(maps[0]).intersection(*maps[1:]) if maps else set()
     found: dict[str, float] = {}
     for name in sorted(shared):
@@ -156,7 +152,7 @@ def _total(lines: Sequence[PageSample]) -> float:
 
 
 def _joined(buckets: Sequence[PageSample], counts: Sequence[PageSample]) -> Buckets:
-    """One histogram out of all label sets: cumulative counts add up bound by bound."""
+    """Cumulative counts add up bound by bound."""
     sums: dict[float, float] = {}
     sets: dict[float, int] = {}
     for line in buckets:
@@ -168,8 +164,7 @@ def _joined(buckets: Sequence[PageSample], counts: Sequence[PageSample]) -> Buck
     if len(set(sets.values())) > 1:
         raise ValueError("has label sets with different buckets, which cannot be added up")
     cumulative = tuple(sorted(sums.items()))
-    count = _total(counts) if counts else cumulative[-1][1]
-    return Buckets(count, cumulative)
+    return Buckets(_total(counts) if counts else cumulative[-1][1], cumulative)
 
 
 def _bound(line: PageSample) -> float:

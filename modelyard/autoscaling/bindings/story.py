@@ -1,7 +1,4 @@
-"""A binding's decision in words: reasons, messages, conditions, units of the status.
-
-Source of reasons and types: Kthena autoscaler reference, "Status".
-"""
+"""A binding's decision in words. Source of reasons and types: Kthena autoscaler reference, "Status"."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ def metrics_story(view: BindingView, wanted: Mapping[str, float]) -> ConditionVa
 
 
 def of_skip(target: TargetView, metrics: ConditionValue | None, advice: Recommendation) -> tuple[str, str]:
-    """Reason and message of a target nothing was decided for."""
+    """Reason and message of a skipped target."""
     if advice.held:
         return advice.why.code, f"{advice.why}; replicas are kept"
     if metrics is None:
@@ -93,7 +90,7 @@ def of_target(view: BindingView, target: TargetView, total: TotalDecision, repli
 
 
 def _parts(view: BindingView, total: TotalDecision, share: object = "") -> list[Explanation]:
-    """Return why the total is what it is; ``share`` is said of it where several targets share it."""
+    """``share`` is said of the total where several targets share it."""
     advice, correction = total.recommendation, total.correction
     parts: list[Explanation] = []
     if correction is not None:
@@ -112,7 +109,6 @@ def _parts(view: BindingView, total: TotalDecision, share: object = "") -> list[
 
 
 def _sources(view: BindingView, bound: str) -> list[str]:
-    """Return the fields of other objects that set the ``minimum`` or ``maximum`` of targets."""
     own = ("minReplicas", "maxReplicas")
     stated = (target.minimum_from if bound == "minimum" else target.maximum_from for target in view.targets)
     return [source for source in dict.fromkeys(stated) if source not in own]
@@ -142,8 +138,7 @@ def steps(view: BindingView, target: TargetView, total: TotalDecision, replicas:
     """The stages of one target's decision; those before "share" are about the total."""
     told = list(total.steps)
     if view.optimizer and total.correction is not None:
-        whole = told[-1].after
-        why = Explanation(Reason.SHARE, total=whole, target=target.name)
+        why = Explanation(Reason.SHARE, total=told[-1].after, target=target.name)
         told.append(Step("share", target.current, replicas, str(why)))
     held = total.held.get(str(target.workload))
     if held is not None:
@@ -198,10 +193,7 @@ def desired_before(view: BindingView, target: TargetView) -> int | None:
 
 
 def units(decision: BindingDecision) -> list[dict[str, object]]:
-    """What the status shows of each target; what is not known is left out.
-
-    ``lastScaleTime`` is in epoch seconds, set by changes seen at the workload only.
-    """
+    """Status of each target, without unknown values. ``lastScaleTime``: last change of the workload, epoch seconds."""
     return [
         {
             name: value

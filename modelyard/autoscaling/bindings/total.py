@@ -34,13 +34,11 @@ class TotalDecision:
     correction: Correction | None = None
     woken: bool = False
     steps: tuple[Step, ...] = ()
-    """What happened to the total."""
     held: Mapping[str, Explanation] = field(default_factory=dict)
     """Targets whose last instance stays, and why."""
     current: int = 0
     """The total the decision started from, instances of missing targets included."""
     ratio: Explanation | None = None
-    """What the other role's replicas changed."""
 
 
 class BindingDemand(NamedTuple):
@@ -54,10 +52,7 @@ class BindingDemand(NamedTuple):
 
 
 class BindingStrategy(Strategy[BindingDemand, TotalDecision], Protocol):
-    """Decides about the targets of one binding.
-
-    ``histograms_from_start``: a histogram seen for the first time counts with everything it ever took in.
-    """
+    """Decides about a binding's targets. ``histograms_from_start``: a first look counts all that was ever taken in."""
 
     histograms_from_start: bool
 
@@ -73,7 +68,6 @@ class TargetMetrics:
         return _decide_total(demand, tick.settings, tick.now, self)
 
     def recommend(self, metered: Metered) -> Recommendation:
-        """Return what the metrics ask for, instance by instance."""
         return metered.recommend([(target, list(target.instances)) for target in metered.targets], doubts=True)
 
     def may_sleep(self, targets: Sequence[TargetView]) -> list[TargetView]:
@@ -105,7 +99,6 @@ class Metered(NamedTuple):
     def recommend(
         self, measured: Sequence[tuple[TargetView, Sequence[Mapping[str, float]]]], *, doubts: bool
     ) -> Recommendation:
-        """Return what the policy's metrics ask for; ``doubts`` as in ``recommend``."""
         weights = [self.weight[target.name] for target, instances in measured for _ in instances]
         return recommend(
             self.current,
@@ -218,7 +211,7 @@ def combine_external(targets: Sequence[TargetView]) -> dict[str, float]:
 
 
 def _idle(known: Sequence[TargetView], memory: BindingMemory, found: dict[str, float], now: float) -> BindingMemory:
-    """Memory of a tick without a decision: idleness is followed all the same."""
+    """Idleness is followed in ticks without a decision too."""
     for target in known:
         key = str(target.workload)
         if target.minimum == 0 and target.current and target.demand is not None and target.demand <= 0:
@@ -238,7 +231,7 @@ def _shared(
     held: Collection[str],
     effort: WorkBudget | None,
 ) -> dict[str, int]:
-    """Replicas by target; the ``held`` ones keep at least one instance of the total."""
+    """``held`` targets keep at least one instance of the total."""
     if not view.optimizer:
         return {str(known[0].workload): total}
     candidates = [

@@ -24,10 +24,9 @@ def seeded(value: int, now: float) -> History:
 
 
 def record(history: History, value: int, now: float, tick: float, *, line: bool) -> History:
-    """The history with ``value`` recorded now; itself when that is what holds already.
+    """The history with ``value`` recorded now, one ``tick`` in seconds after the last; itself when nothing changes.
 
-    ``tick`` is the seconds between two decisions. In a line the old value holds until now, as a record it was last
-    made one tick ago. Values that can never be the best of any window again are forgotten.
+    A line keeps the old value until now, a record until one tick ago. Values that can win no window are forgotten.
     """
     if history.newest is None:
         return History(newest=(now, value), past=history.past)
@@ -59,10 +58,7 @@ def lowest_line(history: History, length: float, now: float, tick: float, curren
 
 
 def held_until(history: History, length: float, now: float, tick: float, *, above: int | None = None) -> float | None:
-    """Until when, bounds included, a window of ``length`` seconds holds a recorded value ``above`` that number.
-
-    ``None`` when it holds none.
-    """
+    """Until when, inclusive, a window of ``length`` seconds holds a record ``above`` that number; ``None``: none."""
     if length <= 0:
         return None
     found = [until + length for until, value in history.past if above is None or value > above]

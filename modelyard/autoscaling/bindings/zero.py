@@ -1,7 +1,4 @@
-"""When the last instance may go.
-
-Source: Kthena autoscaler reference, "Scale to zero and back".
-"""
+"""When the last instance may go. Source: Kthena autoscaler reference, "Scale to zero and back"."""
 
 from __future__ import annotations
 
@@ -30,11 +27,7 @@ def last_instance(
     *,
     recommended: int = 0,
 ) -> LastInstance:
-    """Let a target go to zero only when nothing has been asked of it for ``grace`` seconds without a break.
-
-    ``demand`` is pending and running work, ``None`` when that is not known, which never counts as none.
-    ``idle_since`` is what the last call returned. ``recommended`` is what the metrics ask for.
-    """
+    """Let a target go to zero once idle for ``grace`` seconds without a break; unknown demand is never idle."""
     if minimum > 0 or current == 0:
         return LastInstance(desired, None)
     idle = (idle_since if idle_since is not None else now) if demand is not None and demand <= 0 else None

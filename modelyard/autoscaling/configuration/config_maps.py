@@ -27,7 +27,6 @@ MOST_KEYS = 200
 """Keys that are read of a tenant's ConfigMap, in all of which ``MAX_TEXT`` characters."""
 
 ConfigMaps = Mapping[Key, Mapping[str, str]]
-"""Data of ConfigMaps."""
 ObjectNotice = tuple[str, Notice]
 """(``namespace/name`` of the ConfigMap, what to say about it)."""
 
@@ -41,7 +40,7 @@ class Remarks(list[ObjectNotice]):
         self._last: dict[str, int] = {}
 
     def say(self, about: str, notice: Notice) -> None:
-        """Another one; beyond ``MOST_REMARKS`` it is counted in the last."""
+        """Add a remark; beyond ``MOST_REMARKS`` it is counted in the last."""
         self._made[about] += 1
         more = self._made[about] - MOST_REMARKS
         if more > 0:
@@ -53,11 +52,9 @@ class Remarks(list[ObjectNotice]):
             self.append((about, notice))
 
     def warn(self, document: Document, message: str) -> None:
-        """That something in it is wrong."""
         self.say(document.name, Notice("InvalidConfiguration", message, "Warning"))
 
     def unknown(self, document: Document, where: str, fields: Iterable[object], known: Container[str]) -> None:
-        """That fields have other names than anybody looks for."""
         if odd := [shown(field) for field in fields if field not in known]:
             self.warn(document, f"{where}: unknown field{'s' * (len(odd) > 1)} {', '.join(few(odd))}; ignored")
 
@@ -79,7 +76,6 @@ class Document(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``namespace/name``."""
         return str(self.id)
 
 
@@ -186,8 +182,7 @@ def look_alikes(config_maps: ConfigMaps, settings: FleetSettings, namespaces: It
 def entry_subject(entry: Entry, local_namespace: str | None) -> tuple[str, str | None] | None:
     """(model ID, namespace or ``None`` for any) an entry is for, or ``None`` when it names no model.
 
-    The ``model_id`` and ``namespace`` fields count under any key; the key form ``modelID#namespace`` fills what is
-    missing. In a namespace-local map a missing namespace means that namespace.
+    Fields count under any key; the key form ``modelID#namespace``, then a local map's namespace, fill what is missing.
     """
     model, namespace = entry.fields.get("model_id"), entry.fields.get("namespace")
     if not model and "#" in entry.key:

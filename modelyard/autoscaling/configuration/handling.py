@@ -1,7 +1,4 @@
-"""What a single VariantAutoscaling asks for by annotation: bounds, who actuates, which algorithm.
-
-An invalid annotation is reported and the fleet default kept.
-"""
+"""Annotations of a VariantAutoscaling: bounds, actuation, algorithm. Invalid ones keep the fleet default."""
 
 from __future__ import annotations
 
@@ -53,7 +50,6 @@ class Handling(NamedTuple):
 
     @property
     def reading(self) -> CompatibilityRules:
-        """The rules of the mode that the object is read by."""
         return READINGS[self.compatibility]
 
 

@@ -185,7 +185,6 @@ class FleetSettings(BaseModel):
 
     @property
     def load_history(self) -> float:
-        """Seconds of load history that decisions look at."""
         attained = ATTAINMENT_HISTORY * self.load_window / 60 if self.aim is SizingAim.ATTAINMENT else 0.0
         return max(self.trend_window, attained)
 

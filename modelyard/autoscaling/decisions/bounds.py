@@ -56,10 +56,7 @@ def limits_unknown(limits: ReplicaLimits) -> Notice:
 
 
 def required_minimum(handling: Handling, limits: ReplicaLimits | None) -> tuple[int, str]:
-    """Return the minimum that also holds for a workload at zero, and its source. Defaults do not count.
-
-    A scaler's minimum does not: Kubernetes suspends a HorizontalPodAutoscaler whose workload is at zero.
-    """
+    """Return the stated minimum at zero replicas and its source; no scaler's: Kubernetes suspends an HPA at zero."""
     minimums = [(handling.lower or 0, f"annotation {MIN_REPLICAS}")]
     if limits is not None and limits.required:
         minimums.append((limits.lower, limits.lower_from))

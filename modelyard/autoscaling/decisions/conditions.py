@@ -26,10 +26,7 @@ SCALE_FROM_ZERO = "ScaleFromZero"
 def build(
     previous: Sequence[Condition], values: Sequence[tuple[str, ConditionValue | None]], generation: int, now: float
 ) -> tuple[Condition, ...]:
-    """Return the new conditions in the given order; ``None`` keeps the previous condition of that type, if any.
-
-    Other types are not returned: they belong to somebody else, and whoever writes the status must leave them alone.
-    """
+    """Return the new conditions in order; ``None`` keeps the previous one. Other types belong to other writers."""
     before = {condition.type: condition for condition in previous}
     result: list[Condition] = []
     for type_, value in values:

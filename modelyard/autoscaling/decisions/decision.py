@@ -1,7 +1,4 @@
-"""What a tick decides, for variants and bindings alike: a ``Decision`` per object, in it a ``Record`` per workload.
-
-Status, Events, the tick's artifact, gauges and ``plan`` are all rendered from these.
-"""
+"""A tick's ``Decision`` per object with a ``Record`` per workload: the source of all statuses, Events and gauges."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ class Bounds(NamedTuple):
     upper_from: str = ""
 
     def clamp(self, replicas: int) -> int:
-        """The nearest allowed number of replicas."""
         if self.upper is not None and replicas > self.upper:
             return self.upper
         return max(replicas, self.lower)
@@ -102,11 +98,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to size the model that was considered: replicas by variant, cost per hour, what it would give.
-
-    ``attainment`` is the share of requests expected within both targets; ``chosen`` marks the one decided on, ``note``
-    says why another one was not.
-    """
+    """A considered size, with cost per hour; ``attainment``: share within both targets; ``note``: why not taken."""
 
     replicas: Mapping[str, int]
     cost: float
@@ -130,10 +122,7 @@ class CurrentAllocation:
 
 
 class Identity(NamedTuple):
-    """Which object decides, and which of its workloads a record is about.
-
-    ``form`` is ``saturation``, ``slo``, ``policy`` or ``optimizer``; ``variant_id`` tells a binding's targets apart.
-    """
+    """Object and workload of a record. ``form``: saturation, slo, policy or optimizer; ``variant_id``: which target."""
 
     subject: Subject
     form: str
@@ -142,15 +131,11 @@ class Identity(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Namespace and name of the object that decides."""
         return self.subject.key
 
 
 class Now(NamedTuple):
-    """What there is: replicas ``current`` and ``ready``, ``reporting`` ones, and what was ``desired`` last.
-
-    ``cost`` and ``gpus`` are of one replica; ``allocation`` is what an SLO form's status shows of today.
-    """
+    """Replicas now, and last ``desired``. ``cost``, ``gpus``: per replica; ``allocation``: in an SLO form's status."""
 
     workload: WorkloadId | None
     current: int | None
@@ -164,10 +149,7 @@ class Now(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Replicas to have; ``None`` when nothing can be said (no known workload and never decided).
-
-    ``decided`` is false when the target merely keeps what was there (no data, excluded, invalid): the safety net.
-    """
+    """Replicas to have; ``None``: not known. Without ``decided`` they merely keep what was there: the safety net."""
 
     replicas: int | None
     action: Action
@@ -175,11 +157,9 @@ class Target(NamedTuple):
 
 
 class DecisionFacts(NamedTuple):
-    """The numbers of a decision, each by its name; ``None`` is not known.
+    """The numbers of a decision (``None``: unknown). ``basis`` is why ``load`` now and the planned ``forecast`` differ.
 
-    ``load`` is what arrives now, ``forecast`` what is planned for, and ``basis`` why the two differ. One replica
-    carries ``per_replica``; all three are in ``unit``. ``required`` is the replicas the load needs, before bounds and
-    limits.
+    Loads and ``per_replica`` are in ``unit``. ``required`` replicas are what the load needs, before bounds and limits.
     """
 
     unit: str = "requests/s"
@@ -233,10 +213,7 @@ class Record(NamedTuple):
 
 
 class Decision(NamedTuple, Generic[Memory_co]):
-    """What one object should do: a record per workload it scales, and what to remember and to say on the object.
-
-    ``message`` is the whole in one sentence; ``panic`` whether a binding scales in panic mode.
-    """
+    """One object's decision: records, memory, conditions, a sentence; ``panic``: a binding scales in panic mode."""
 
     subject: Subject
     records: tuple[Record, ...]
@@ -248,13 +225,11 @@ class Decision(NamedTuple, Generic[Memory_co]):
 
     @property
     def record(self) -> Record:
-        """The record of an object that scales one workload."""
         (record,) = self.records
         return record
 
     @property
     def key(self) -> Key:
-        """Namespace and name of the object that decides."""
         return self.subject.key
 
 
@@ -276,22 +251,17 @@ class TickDecision:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Of all decisions, in their order."""
         return tuple(record for decision in self.decisions for record in decision.records)
 
     @property
     def changes(self) -> tuple[Record, ...]:
-        """The workloads that should have another size than they have."""
         return tuple(
             one for one in self.records if one.target.action is not Action.NONE or one.writes.scale is not None
         )
 
     @property
     def unknown(self) -> list[str]:
-        """Why nothing certain can be said, a sentence each: groups that failed, objects that nothing is known of.
-
-        Without replicas there is nothing to measure; that is no such thing.
-        """
+        """Why nothing certain can be said, a sentence each. Nothing to measure at zero replicas is no such reason."""
         lacking: dict[str, None] = dict.fromkeys(self.errors)
         for one in self.decisions:
             if all(record.now.current == 0 for record in one.records) and one.records:
@@ -303,10 +273,8 @@ class TickDecision:
 
     @property
     def variants(self) -> tuple[VariantDecision, ...]:
-        """The decisions about VariantAutoscalings."""
         return tuple(one for one in self.decisions if isinstance(one.memory, VariantMemory))
 
     @property
     def bindings(self) -> tuple[BindingDecision, ...]:
-        """The decisions about AutoscalingPolicyBindings."""
         return tuple(one for one in self.decisions if isinstance(one.memory, BindingMemory))

@@ -28,10 +28,7 @@ class Reason(Enum):
     EXCLUDED = "SkippedProcessing", "namespace {namespace} is excluded by annotation {annotation}"
     INVALID = "InvalidConfiguration", "{problem}"
     UNUSABLE = "InvalidConfiguration", "the object cannot be used: {error}"
-    UNREADABLE_FORM = (
-        "InvalidConfiguration",
-        "the object has a variantProfile, and its SLO form could not be read",
-    )
+    UNREADABLE_FORM = "InvalidConfiguration", "the object has a variantProfile, and its SLO form could not be read"
     NO_TARGET = "InvalidConfiguration", "{field} must name the workload to scale"
     ALREADY_SCALED = (
         "InvalidConfiguration",
@@ -58,10 +55,7 @@ class Reason(Enum):
     # Metrics.
     METRICS_FOUND = "MetricsFound", "the load and the request sizes of the model are known"
     METRICS_AVAILABLE = "MetricsAvailable", "Saturation metrics data is available for scaling decisions"
-    NOTHING_TO_MEASURE = (
-        "MetricsUnavailable",
-        "the workload is at zero replicas: there is no engine to measure",
-    )
+    NOTHING_TO_MEASURE = "MetricsUnavailable", "the workload is at zero replicas: there is no engine to measure"
     TARGET_NOT_MEASURED = "MetricsUnavailable", "{problem}: there is nothing to measure"
     PROMETHEUS_UNREADABLE = "PrometheusError", "Prometheus could not be read: {error}"
     QUERIES_FAILED = "PrometheusError", "no metrics for {model}: {problems}"
@@ -120,10 +114,7 @@ class Reason(Enum):
     NOT_WOKEN = "", "{waiting} and no variant may be woken (maximum 0, or pods that cannot be scheduled)"
     SCALED_TO_ZERO = "ScaledToZero", "{idle}: scaled to zero"
     NOT_SCALED_TO_ZERO = "", "not scaled to zero: {why}"
-    MINIMUM_ONE = (
-        "MinimumOne",
-        "scale-to-zero is not enabled for the model: the cheapest variant keeps one replica",
-    )
+    MINIMUM_ONE = "MinimumOne", "scale-to-zero is not enabled for the model: the cheapest variant keeps one replica"
     NOTHING_IN_FLIGHT = "", "no request for {window} s and none in flight"
     NOTHING_COMPLETED = "", "no request completed for {window} s"
     REQUESTS_UNKNOWN = "", "the number of requests over {window} s is not known"
@@ -159,10 +150,7 @@ class Reason(Enum):
     IN_TRANSITION = "InTransition", "{transition}; {analysis}"
     AS_NEEDED = "SteadyState", "neither short of capacity nor safe to shrink; {analysis}"
     FEWER_TOO_FULL = "SteadyState", "as many as needed: fewer would each carry too much; {analysis}"
-    ONLY_DURING_UPDATE = (
-        "SteadyState",
-        "could shrink only while a rolling update runs {passing} extra; {analysis}",
-    )
+    ONLY_DURING_UPDATE = "SteadyState", "could shrink only while a rolling update runs {passing} extra; {analysis}"
     LAST_REPLICA_KEPT = "SteadyState", "{last}; {analysis}"
     LAST_REPLICA = "SteadyState", "Idle; keeping the last replica: scale to zero is off"
     LAST_REPLICA_MINIMUM = "SteadyState", "Idle; keeping the last replica: {source} is {minimum}"
@@ -201,10 +189,7 @@ class Reason(Enum):
     MAY_NOT_WAKE = "", "{name} is at zero and may not be woken"
     DID_NOT_START = "", "{name} did not get the replicas asked for before"
     FAR_AHEAD = "", "{name} is already far ahead of its {ready} ready replicas"
-    NOT_STARTED_OR_FAR_AHEAD = (
-        "",
-        "{name} did not get the replicas asked for before, or is far ahead of those ready",
-    )
+    NOT_STARTED_OR_FAR_AHEAD = "", "{name} did not get the replicas asked for before, or is far ahead of those ready"
     CANNOT_SCALE = "AtMaximum", "Cannot scale {name} {current} -> {wanted}: {why}{waiting}."
     CANNOT_START = "ReplicasNotStarting", "Cannot scale {name} {current} -> {wanted}: {why}{waiting}."
     MAXIMUM_IS = "", "{source} is {limit}"
@@ -224,10 +209,7 @@ class Reason(Enum):
         "ProfileInvalid",
         "without a valid profile it is not known whether the targets can be met",
     )
-    FEASIBILITY_WITHOUT_SIZES = (
-        "RequestSizesUnknown",
-        "request sizes are not known yet; an empty request would do",
-    )
+    FEASIBILITY_WITHOUT_SIZES = "RequestSizesUnknown", "request sizes are not known yet; an empty request would do"
     UNSIZED = "MetricsMissing", "the variant has not been sized"
     TTFT_UNREACHABLE = (
         "TargetBelowMinimumTTFT",
@@ -255,20 +237,14 @@ class Reason(Enum):
         "observed TTFT is {ttft:.2f} times, ITL {itl:.2f} times what the profile says, in steady state; sized for "
         "that, but measure the engine again and fit a new profile",
     )
-    PROFILE_HOLDS = (
-        "ProfileHolds",
-        "observed TTFT is {ttft:.2f} times, ITL {itl:.2f} times what the profile says",
-    )
+    PROFILE_HOLDS = "ProfileHolds", "observed TTFT is {ttft:.2f} times, ITL {itl:.2f} times what the profile says"
     CLASS_NOT_FOUND = "SLOClassNotFound", "{problem}"
     PRICE_MISSING = (
         "UnitCostMissing",
         "ConfigMap {source} has no price for accelerator {accelerator!r}: add the key {accelerator} with a cost; "
         "until then a replica counts with spec.variantCost = {cost:g}",
     )
-    NOT_LEARNT = (
-        "",
-        "aims at latency targets once its engine's speed is learnt ({seen:.0f} of {least} observations)",
-    )
+    NOT_LEARNT = "", "aims at latency targets once its engine's speed is learnt ({seen:.0f} of {least} observations)"
     OTHERS_NOT_LEARNT = "", "aims at latency targets once all its model's variants are learnt"
     ATTAINS = (
         "",
@@ -290,10 +266,7 @@ class Reason(Enum):
     FORECAST_RISING = "LoadRising", "{supply:.4g}/s with the replicas there are or coming: {moves}"
     FORECAST_ABOVE_CAPACITY = "LoadAboveCapacity", "{supply:.4g}/s with the replicas there are or coming: {moves}"
     FORECAST_STEADY = "SteadyState", "as many as needed"
-    WARM_UP = (
-        "WarmUpHold",
-        "fewer would do, but the load has not been seen for a whole window of {window:.0f} s",
-    )
+    WARM_UP = "WarmUpHold", "fewer would do, but the load has not been seen for a whole window of {window:.0f} s"
     IN_FLIGHT = "RequestsInFlight", "nothing arrives, but requests are in flight or may be"
     SHRINK_BLOCKED = "ScaleDownBlocked", "fewer would do, but saturation says shrinking is not safe"
     FORECAST_DELAYED = (
@@ -413,10 +386,7 @@ class Reason(Enum):
     )
     STILL_ASKED = "WaitingForIdle", "keeps the last instance: {demand:g} requests are running or waiting"
     STILL_WANTED = "WaitingForIdle", "keeps the last instance: the metrics ask for {replicas}"
-    IN_GRACE = (
-        "WaitingForIdle",
-        "keeps the last instance until {until}: idle since {since}, grace is {grace:g} s",
-    )
+    IN_GRACE = "WaitingForIdle", "keeps the last instance until {until}: idle since {since}, grace is {grace:g} s"
     ROLE_RATIO = "RoleRatio", "{before} by itself, {after} to keep {ratio}"
     RATIO_INVALID = "InvalidConfiguration", "annotation {annotation}: {error}"
     OTHER_ROLE_UNKNOWN = "OtherRoleUnknown", "the role of {role} is not decided on: {why}"
@@ -494,7 +464,6 @@ class Explanation:
 
     @property
     def code(self) -> str:
-        """The public code of the reason."""
         return self.reason.code
 
     def __str__(self) -> str:
@@ -552,5 +521,4 @@ class ConditionValue(NamedTuple):
 
     @classmethod
     def of(cls, status: str, explanation: Explanation) -> ConditionValue:
-        """Return the value that an explanation gives a condition."""
         return cls(status, explanation.code, explanation)

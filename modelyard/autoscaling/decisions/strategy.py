@@ -1,7 +1,4 @@
-"""What a strategy is: from what is asked of a model or a policy binding, to the replicas it proposes.
-
-``strategies`` has the registry. A strategy is pure: the same demand and tick give the same proposal.
-"""
+"""Strategies, pure: the same demand and tick give the same proposal. ``strategies`` has the registry."""
 
 from __future__ import annotations
 
@@ -27,17 +24,14 @@ class TickContext:
 
     @property
     def now(self) -> float:
-        """Epoch seconds of the tick."""
         return self.fleet.now
 
     @property
     def signals(self) -> Signals:
-        """Everything that Prometheus said."""
         return self.fleet.signals
 
 
 class Strategy(Protocol[Demand_contra, Proposal_co]):
     """Proposes replicas, for the variants of one model or for the targets of one binding."""
 
-    def propose(self, demand: Demand_contra, tick: TickContext) -> Proposal_co:
-        """Return what the strategy proposes; it sets nothing."""
+    def propose(self, demand: Demand_contra, tick: TickContext) -> Proposal_co: ...

@@ -1,7 +1,4 @@
-"""What an accelerator is called: one short name for the many product labels vendors put on nodes.
-
-It applies to node labels and to variant labels alike, so that both meet in one pool.
-"""
+"""Short names for vendors' product labels, of nodes and of variants alike, so that both meet in one pool."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ _GAUDI = re.compile(r"(?i)^gaudi(\d?)$")
 def short_name(product: str) -> str:
     """The accelerator's short name, e.g. ``A100`` for ``NVIDIA-A100-PCIE-80GB``. Idempotent.
 
-    A MIG slice keeps its profile (``A100-MIG-1g.10gb``): it is not the whole card. Products that are not in the table
-    lose vendor, memory size and form factor, and are otherwise kept.
+    A MIG slice keeps its profile. Products not in the table only lose vendor, memory size and form factor.
     """
     name = product.strip()
     mig = _MIG.search(name)

@@ -127,8 +127,6 @@ class BindingView:
     rivals: Mapping[WorkloadId, tuple[str, ...]] = field(default_factory=dict)
     """Targets that something scales which another loop is responsible for, and what that is."""
     status: Mapping[str, object] = field(default_factory=dict)
-    """``status`` as it stands."""
 
     def grace_of(self, target: TargetView) -> float:
-        """Return the seconds of idleness before the last instance of a target goes."""
         return self.grace if target.grace is None else target.grace

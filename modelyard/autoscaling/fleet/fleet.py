@@ -20,11 +20,10 @@ Workloads = Mapping[WorkloadId, Workload]
 
 @dataclass(frozen=True, slots=True)
 class SLOSpec:
-    """What the SLO form adds to a variant, exactly as written in the object: nothing of it is parsed or checked yet.
+    """The SLO form's part of a variant as written, neither parsed nor checked.
 
-    ``class_name`` and ``class_key`` are ``sloClassRef``; ``decode`` and ``prefill`` the two parameter maps (text to
-    text); ``max_batch`` the engine's limit of concurrent requests; ``accelerator_count`` units per replica. ``engine``
-    is α, β, γ and δ of the engine behind the profile, where the object tells them.
+    ``class_name`` and ``class_key`` are ``sloClassRef``; ``decode``, ``prefill`` map text to text. ``max_batch`` limits
+    concurrent requests; ``accelerator_count`` is per replica; ``engine`` is its α, β, γ and δ, where the object has it.
     """
 
     variant_id: str
@@ -70,7 +69,6 @@ class Variant:
     memory_problem: str | None = None
     slo: SLOSpec | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
-    """``status`` as it stands."""
 
 
 def shared_models(variants: Iterable[Variant]) -> frozenset[str]:
@@ -84,11 +82,7 @@ def shared_models(variants: Iterable[Variant]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """An HPA or ScaledObject that consumes a variant's gauge, with its bounds.
-
-    ``desired`` is what it last asked of the workload (HPA ``status.desiredReplicas``), if it says. ``managed``: it is
-    annotated for the later llm-d autoscaler.
-    """
+    """An HPA or ScaledObject on a variant's gauge, its last ``desired``; ``managed``: for the later autoscaler."""
 
     key: Key
     kind: str
@@ -123,4 +117,3 @@ class Fleet:
     config_maps: ConfigMaps = field(default_factory=dict)
     signals: Signals = field(default_factory=Signals)
     bindings: tuple[BindingView, ...] = ()
-    """AutoscalingPolicyBindings with everything their decision needs."""

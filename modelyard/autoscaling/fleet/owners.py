@@ -44,10 +44,7 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ServiceReplicas:
-    """The bounds an InferenceService states, by component, and the runtime that has the others.
-
-    An empty ``uid``, of a manifest without one, lets any reference of its kind and name count.
-    """
+    """Bounds an InferenceService states, by component, and its runtime. Without ``uid``, kind and name identify it."""
 
     key: Key
     uid: str
@@ -59,10 +56,7 @@ class ServiceReplicas:
 
 @dataclass(frozen=True, slots=True)
 class BackendReplicas:
-    """The bounds of a Model's backend in groups, and the role instances of each group by type of worker.
-
-    ``governed``: a policy scales it, so that its roles have one workload each, whatever the groups.
-    """
+    """A backend's bounds in groups, and instances per group by type; ``governed`` by a policy: a workload per role."""
 
     counts: Counts
     workers: Counts
@@ -193,7 +187,6 @@ class Owners:
         return ReplicaLimits(least, most, lower_from, upper_from, lower is not None and least > 0, problem)
 
     def _of_runtime(self, service: ServiceReplicas, component: str) -> tuple[dict[str, _Stated], str]:
-        """Return the bounds that the service's runtime states, and why they may be missing."""
         kind, name = service.runtime
         if not name:
             return {}, ""
@@ -220,7 +213,7 @@ def owner_kind(owner: OwnerRef | None) -> ResourceType | None:
 
 
 def _component_of(workload: Workload, service: ServiceReplicas) -> str | None:
-    """Return the component a service's workload holds all replicas of: by its label, else by its name."""
+    """By its label, else by its name."""
     if (workload.id.group, workload.id.kind) not in GROUPS:
         return None
     named = workload.labels.get(COMPONENT) or workload.template_labels.get(COMPONENT)

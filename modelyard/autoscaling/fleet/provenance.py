@@ -30,10 +30,7 @@ def provenance(obj: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def engine_of(told: Mapping[str, Any], profile: Mapping[str, str]) -> tuple[float, float, float, float] | None:
-    """The engine's own α, β, γ and δ in ms, by what is told of a profile with these parameters.
-
-    ``None`` where nothing is told of the engine, nothing that can be true, or of a profile that was changed since.
-    """
+    """The engine's α, β, γ, δ in ms; ``None``: not told, impossible, or the profile was changed since."""
     engine = told.get("engine")
     if not isinstance(engine, dict) or told.get("profile") != profile:
         return None

@@ -9,10 +9,7 @@ ANY_NAMESPACE = "default"
 
 
 class Quota(NamedTuple):
-    """Most GPUs that the variants of the fleet may hold, by accelerator, all together or by namespace.
-
-    ``None``: no such quota. In one that exists, an accelerator or a namespace that is not named may hold nothing.
-    """
+    """GPUs that variants may hold, together or by namespace (``None``: no limit); 0 for names that a quota lacks."""
 
     name: str
     together: Mapping[str, int] | None

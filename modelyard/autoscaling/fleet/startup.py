@@ -1,7 +1,4 @@
-"""Learning how long a variant's pods take from creation to Ready.
-
-Head-room plans that far ahead, and a scaling may take twice as long before it is given up.
-"""
+"""Learning a pod's time from creation to Ready: head-room plans that far ahead, a scaling may take twice as long."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ _NOT_A_START = 5.0
 def learn_startup(known: float | None, pods: Sequence[Pod]) -> float | None:
     """The start-up time in seconds after looking at ``pods``; the known one unless it is off by more than a fifth.
 
-    The (lower) median of the ready pods, without those that lost their readiness in between and those that could not
-    be scheduled: neither says how long a start takes. The tolerance keeps the memory from changing with every pod.
+    The lower median of ready pods, never unready or unschedulable. The tolerance keeps the memory from changing often.
     """
     times = sorted(
         [pod.ready_since - pod.created for pod in pods if pod.ready_since is not None and not pod.unschedulable]

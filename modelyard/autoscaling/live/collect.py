@@ -81,8 +81,7 @@ async def collect(
 ) -> Fleet:
     """One picture of the fleet. Raises ``ClusterError`` when the API server cannot give the vital lists.
 
-    ``loads`` keeps the history of offered load from tick to tick; without one, a tick of its own measures it anew.
-    ``homes`` are namespaces without variants whose HPAs, ScaledObjects and labels are wanted as well.
+    ``loads`` keeps load history between ticks. ``homes`` are further namespaces whose scalers and labels are wanted.
     """
     with collector_paused():
         loads = loads or LoadHistory(settings.load_history, settings.tick, clock=mirror.cluster.now)

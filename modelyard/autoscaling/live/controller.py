@@ -45,11 +45,7 @@ class Actuated:
 
 
 class Controller:
-    """The connections of one controller: cluster, Prometheus. Open once per shift.
-
-    Raises ``ClusterError`` when no cluster is configured. A missing or broken Prometheus does not stop it: every
-    variant then keeps its replicas and says so.
-    """
+    """Connections of a shift. Raises ``ClusterError`` without a cluster; without Prometheus replicas are kept."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
@@ -70,7 +66,6 @@ class Controller:
         self._wakes: WakeWatch
         self._said = Said()
         self._written: dict[Ref, float] = {}
-        """When a status was last written."""
         self._lease: Lease | None = None
         self._term = 0
 
@@ -102,7 +97,7 @@ class Controller:
         await self._stack.aclose()
 
     def lease(self, name: str, namespace: str | None = None, token: str = "") -> Lease:
-        """The Lease that makes this the one writer. Once asked for, ``actuate`` writes only while it is held."""
+        """Return the Lease that makes this the one writer. Once asked for, ``actuate`` writes only while it is held."""
         home = namespace or self.fleet_settings.controller_namespace
         self._lease = Lease(self.cluster, name, home, str(Holder.here()), token=token)
         return self._lease
@@ -119,7 +114,6 @@ class Controller:
         return await first_of(self.mirror.wait(timeout), self._wakes.wait(timeout))
 
     async def collect(self) -> Fleet:
-        """Read cluster and Prometheus."""
         selection = Selection(tuple(self.settings.namespaces), self.settings.label_selector)
         if self._lease is not None and self._lease.generation != self._term:
             # Until a moment ago another controller wrote; its last writes may still be on their way to our watches.
@@ -148,7 +142,6 @@ class Controller:
         return dataclasses.replace(complete, bindings=bindings.result())
 
     def decide(self, fleet: Fleet) -> TickDecision:
-        """Decide for every variant and binding. Pure, no I/O."""
         return decide(fleet, self.fleet_settings)
 
     async def actuate(self, fleet: Fleet, decision: TickDecision) -> Actuated:

@@ -51,11 +51,9 @@ class Watched(Protocol):
 
     instance: str | None
 
-    def published(self) -> Iterable[tuple[Variant, int | None]]:
-        """The variants whose gauges may be served."""
+    def published(self) -> Iterable[tuple[Variant, int | None]]: ...
 
-    def told(self) -> Iterable[Told]:
-        """The objects that are handled, with their conditions."""
+    def told(self) -> Iterable[Told]: ...
 
     def leases(self) -> Iterable[LeaseState]:
         """The Leases that are looked for, as far as they may be read."""
@@ -95,7 +93,6 @@ class ControllerCollector(Collector):
         self._fleet = fleet
 
     def collect(self) -> Iterable[Metric]:
-        """The families that have samples, built from what the resources say now."""
         own = [self._fleet.instance] if self._fleet.instance else []
         more = ["controller_instance"] if own else []
 

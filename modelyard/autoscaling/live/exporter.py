@@ -33,16 +33,12 @@ class ExporterError(Exception):
 
 
 class GaugeCollector(Collector):
-    """The exposition of one controller installation.
-
-    Every variant is under the names of the saturation form (``wva_*``), one in SLO form under ``inferno_*`` as well.
-    """
+    """Metrics of one controller installation: ``wva_*`` for every variant, also ``inferno_*`` for those in SLO form."""
 
     def __init__(self, fleet: Fleetwatch) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterable[Metric]:
-        """Gauges and the scaling counter, built from what the resources say now."""
         instance = self._fleet.instance
         every = _Families("wva", ["variant_name", "namespace", "accelerator_type"], instance)
         slo = _Families("inferno", ["variant_name", "namespace", "accelerator_type", "variant_id"], instance)
@@ -90,7 +86,7 @@ class _Families:
         self.families: tuple[Metric, ...] = self._desired, self._current, self._ratio, self._total
 
     def add(self, variant: Variant, labels: list[str], replicas: int | None) -> None:
-        """One variant's series; ``replicas`` ``None``: unknown."""
+        """``replicas`` ``None``: unknown."""
         wanted = variant.status_replicas or 0
         values = [*labels, *self._own]
         self._desired.add_metric(values, wanted)

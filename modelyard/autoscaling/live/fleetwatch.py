@@ -87,12 +87,10 @@ class Fleetwatch:
                 yield variant, self._replicas(variant)
 
     def published_bindings(self) -> Iterator[Gauges]:
-        """The targets of every binding whose gauges may be served."""
         for units, told in self._bindings.all():
             yield from () if self._is_out(told.key.namespace) else units
 
     def told(self) -> Iterator[Told]:
-        """The conditions of every variant and binding that is handled."""
         yield from (Told(VARIANTS.kind, variant.key, variant.conditions) for variant in self._handled())
         yield from (told for _, told in self._bindings.all() if not self._is_out(told.key.namespace))
 
@@ -147,7 +145,7 @@ class Fleetwatch:
         return found is not None and found[1] is None and (known is None or known[0] != found[0])
 
     async def _ask(self, group: str, kind: str, key: Key) -> None:
-        """Read the scale of a workload; one that has none is asked again when it changes."""
+        """A workload without a scale is asked again when it changes."""
         resource, store = self._workloads[group, kind]
         found = store.get(key)
         if found is None:

@@ -37,7 +37,7 @@ async def read_owners(mirror: Mirror, workloads: Iterable[Workload]) -> Owners:
 
 
 async def _read(mirror: Mirror, want: Want[T], places: Collection[str], errors: dict[tuple[str, str], str]) -> list[T]:
-    """Return the objects in these namespaces; a kind without namespaces is read whole where there is any of them."""
+    """A kind without namespaces is read whole where there is any of them."""
     if not places:
         return []
     spaces = sorted(places) if want.kind.namespaced else []

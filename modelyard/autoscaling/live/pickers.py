@@ -93,10 +93,7 @@ class PickerReader:
         self._looked_at = float("-inf")
 
     async def read(self) -> dict[Pair, float] | None:
-        """Queued requests by model, of whichever namespace, summed over the picker's pods that answer.
-
-        ``None``: it has no Ready pod. Raises ``PickerError``.
-        """
+        """Queued requests by model over the picker's answering pods; ``None``: no Ready pod. Raises ``PickerError``."""
         now = asyncio.get_running_loop().time()
         if not self._pages or now - self._looked_at >= LOOK_AGAIN:
             self._pages = await addresses(self._cluster, self._pool)
@@ -120,10 +117,9 @@ class PickerReader:
 
 
 def credentials(of: Pool) -> tuple[dict[str, str], str]:
-    """The headers for a pool's picker, and what to do if it refuses.
+    """The headers for a pool's picker, and a remedy. Only Services an administrator named get the token.
 
-    Whoever may write an InferencePool chooses the Service, and with it the pods that are asked: the token goes to none
-    but those that an administrator named.
+    Whoever may write an InferencePool chooses the Service, and with it the pods that are asked.
     """
     service = f"{of.key.namespace}/{of.picker}"
     token = os.environ.get(TOKEN, "").removeprefix("Bearer ").removeprefix("bearer ").strip()
@@ -180,7 +176,7 @@ async def addresses(cluster: Cluster, of: Pool) -> tuple[Scrape, ...]:
 
 
 def _port_number(port: Mapping[str, Any], pod: Mapping[str, Any]) -> int | None:
-    """The pod's port behind a Service's: given by number, by name, or the same as the Service's own."""
+    """Given by number, by name, or the same as the Service's own."""
     target = port.get("targetPort") or port.get("port")
     if isinstance(target, int):
         return target

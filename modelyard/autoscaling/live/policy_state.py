@@ -1,7 +1,4 @@
-"""What a loop process keeps about bindings between ticks. Nothing here decides anything; losing it costs little.
-
-After a restart a rate or a 95th percentile over the last minute is missing for one tick, so that replicas are kept.
-"""
+"""Per-process state about bindings. Losing it costs one tick without rates and percentiles: replicas are kept."""
 
 from __future__ import annotations
 

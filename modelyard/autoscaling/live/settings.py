@@ -1,7 +1,4 @@
-"""What one run of the loop needs to know: where things are, which objects are its own, which settings hold.
-
-Embedded in the flow's parameter model and built from flags by the command line.
-"""
+"""Connections, selection and settings of one run of the loop; the flow's parameter model embeds them."""
 
 from __future__ import annotations
 

@@ -76,7 +76,6 @@ class Source:
 
     @property
     def said(self) -> Mapping[Key, float]:
-        """Pending demand by object."""
         answer = self.answer
         if not isinstance(answer, Mapping):
             return {} if answer is None else dict.fromkeys(self.models, answer)
@@ -135,7 +134,7 @@ class Poller:
                 self._demand.set()
 
     async def ask(self, name: str, source: Source) -> None:
-        """Ask once. What fails is remembered, and told when it is new."""
+        """Ask once. A failure is remembered, and reported when it is new."""
         clock = asyncio.get_running_loop().time
         error = None
         try:
@@ -192,7 +191,6 @@ class WakeWatch:
         await self._scraper.close()
 
     async def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for demand that no tick was woken for yet; whether there is some."""
         return await self._poller.wait(timeout)
 
     async def complete(self, fleet: Fleet) -> Fleet:
@@ -280,7 +278,7 @@ def _merged(
     unread: str | None,
     now: float,
 ) -> Fleet:
-    """Readings that were fresh at ``now`` into the signals: the larger of what Prometheus and the source say."""
+    """The larger of Prometheus' and the source's reading counts, if fresh at ``now``."""
     signals = fleet.signals
     wake, queue = dict(signals.wake), dict(signals.gateway_queue)
     for name, source in sources.items():
@@ -314,7 +312,7 @@ def _merged(
 
 
 def _owners(asked: Iterable[tuple[Key, Expression]]) -> dict[Expression, list[Key]]:
-    """Who asks each of these; those beyond a namespace's share are asked in no tick either."""
+    """Expressions beyond a namespace's share are asked in no tick either."""
     owners: defaultdict[Expression, list[Key]] = defaultdict(list)
     for key, expression in asked:
         owners[expression].append(key)

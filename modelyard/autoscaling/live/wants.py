@@ -44,17 +44,13 @@ LISTED = {("apps", "Deployment"), ("apps", "StatefulSet"), ("leaderworkerset.x-k
 BACKEND = "backend"
 """The index of workloads by the backend of a Model that they are of."""
 OURS = frozenset({AUTOSCALING_STATE, POLICY_STATE, PREDICTION})
-"""Annotations that the loop itself writes."""
 T = TypeVar("T")
 Data = tuple[Key, Mapping[str, str]]
 Owned = tuple[tuple[str, str, str], OwnerRef]
 
 
 def wish_of(obj: Object) -> object:
-    """What of an object a person controls: its spec, labels and annotations, but not the state we keep with it.
-
-    Only good for telling whether it changed: whatever a tenant writes, no more than a number is kept of it.
-    """
+    """The part of an object that a person controls, without our annotations; a hash, good only for comparison."""
     metadata = obj["metadata"]
     annotations = ((k, v) for k, v in (metadata.get("annotations") or {}).items() if k not in OURS)
     labels = metadata.get("labels") or {}
@@ -122,7 +118,6 @@ def _owner(kind: ResourceType, read: Callable[[Object], T]) -> Want[T]:
 
 OWNING_SERVICES, OWNING_MODELS = _owner(SERVICES, limit_owners.service), _owner(MODELS, limit_owners.model)
 OWNING_RUNTIMES = tuple(_owner(kind, partial(limit_owners.runtime, kind=kind)) for kind in (RUNTIMES, CLUSTER_RUNTIMES))
-"""Objects that bound the replicas of workloads."""
 
 
 def config_maps(name: str = "") -> Want[Data]:

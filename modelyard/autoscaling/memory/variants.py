@@ -90,10 +90,7 @@ class VariantMemory(BaseModel):
     )
 
     def not_after(self, now: float) -> VariantMemory:
-        """Itself, with every time after ``now`` (epoch seconds) replaced by it.
-
-        After a clock was set back such times would block what waits for them for as long as it was ahead.
-        """
+        """Itself with every time after ``now`` replaced by it, so that a clock set back blocks nothing for long."""
         times = {name: getattr(self, name) for name in _TIMES}
         late: dict[str, object] = {name: now for name, time in times.items() if time is not None and time > now}
         if any(time > now for time in self.stuck_since.values()):

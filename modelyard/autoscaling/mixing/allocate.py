@@ -1,7 +1,6 @@
 """Replicas for all demands at once, within what accelerators there are.
 
-Called once per tick by the SLO strategy and by ``plan``. Demands that do not compete are covered one by one; only
-those that share a scarce accelerator go to the integer program, group by group.
+Demands that do not compete are covered one by one; groups that share a scarce accelerator go to the integer program.
 """
 
 from __future__ import annotations

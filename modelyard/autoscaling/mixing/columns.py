@@ -49,7 +49,6 @@ class Master:
         self._program = Linear([*rows.values(), *((1.0, 1.0) for _ in stage.demands)])
 
     def add(self, columns: Columns) -> None:
-        """Take the columns that are not here yet."""
         stage, fresh = self._stage, []
         for demand in stage.demands:
             known = columns.counts[demand.name]
@@ -114,10 +113,7 @@ def relax(
 def pick(
     stage: Stage, start: Replicas, columns: Columns, prices: Mapping[Any, float], effort: WorkBudget, floor: int
 ) -> Replicas:
-    """Replicas of all demands, chosen together among the columns near these prices; the search begins at ``start``.
-
-    Raises ``SolverError`` without an answer.
-    """
+    """Choose all demands' replicas from columns near these prices, starting at ``start``. Raises ``SolverError``."""
     if sum(len(d.options) for d in stage.demands) <= _AROUND:
         for accelerator in stage.limits:
             for factor in (0.8, 1.25):
@@ -152,7 +148,7 @@ def pick(
 def _nearest(
     stage: Stage, columns: Columns, prices: Mapping[Any, float], start: Replicas
 ) -> list[tuple[Demand, list[tuple[int, ...]]]]:
-    """Each demand's best column at these prices, its own in ``start``, and those least behind their demand's best."""
+    """The best column, the one in ``start``, and those least behind the best."""
     chosen: list[dict[tuple[int, ...], None]] = []
     behind: list[tuple[float, int, tuple[int, ...]]] = []
     for i, demand in enumerate(stage.demands):
@@ -167,7 +163,7 @@ def _nearest(
 
 
 def _reduced(stage: Stage, demand: Demand, counts: Sequence[int], prices: Mapping[Any, float]) -> float:
-    """What a column minimises when units are paid for and held service is paid, at these prices."""
+    """Units and held service are paid for at these prices."""
     units = sum(_price_of(o, prices) * n for o, n in zip(demand.options, counts, strict=True))
     return stage.worth(demand, counts) + units - prices.get(demand.priority, 0.0) * share(demand, counts)
 

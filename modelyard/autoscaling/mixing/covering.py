@@ -83,8 +83,7 @@ def mix(
 ) -> list[int]:
     """Replicas by option that carry the load at the least price, within bounds (which must be able to).
 
-    ``slopes`` are the prices of a replica that runs and of one that does not. At a finite ``unserved`` price the whole
-    load, or any part of it, may be left unserved for (that part of) the price.
+    ``slopes`` price running and new replicas; any part of the load may go unserved at a finite ``unserved`` price.
     """
     counts = list(lowers)
     need = demand.need - sum(o.rate * n for o, n in zip(demand.options, counts, strict=True))
@@ -114,7 +113,7 @@ def _items(
     need: float,
     slopes: Sequence[tuple[float, float]],
 ) -> list[_Item]:
-    """The options' items above their lower bounds, cheapest per request first."""
+    """Items above the lower bounds, cheapest per request first."""
     unit = min((new for _, new in slopes if new > 0), default=1.0) * _TIE
     rank = {name: i for i, name in enumerate(sorted(o.name for o in options))}
     items = []

@@ -56,10 +56,9 @@ class Exact:
 
 
 def exact(demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, effort: WorkBudget) -> Exact:
-    """Replicas of demands that compete.
+    """Replicas of demands that compete; ``kept`` is the minimums that must be kept (they fit).
 
-    ``kept`` is the minimums that must be kept (they fit). Where ``effort`` is used up, or the solver fails, the classes
-    that have an answer keep it; the others get what the greedy allocation gives them beside these.
+    Classes without an answer (effort used up, solver failed) get what the greedy allocation gives beside the others.
     """
     ordered = sorted(demands, key=lambda d: (d.priority, d.name))
     priorities = sorted({d.priority for d in ordered if d.load > 0})
@@ -77,7 +76,6 @@ def exact(demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty
 def _serve(
     priority: int, demands: Sequence[Demand], kept: Replicas, capacity: Capacity, penalty: float, progress: Exact
 ) -> None:
-    """Find out how much of a class can be served beside the classes before it."""
     group = [d for d in demands if d.priority == priority and d.load > 0]
     start = dict(progress.replicas)
     fill(by_regret(group), start, units_used(demands, start), capacity, penalty)

@@ -1,7 +1,6 @@
-"""What an allocation is made from and what it says: demands with their options in, shares out.
+"""Input and output of an allocation: demands with their options in, shares out.
 
-Of the SLO strategy, one ``Demand`` is a model in a service class and one ``Option`` a variant. Every module of this
-package works on these types.
+Of the SLO strategy, one ``Demand`` is a model in a service class and one ``Option`` a variant.
 """
 
 from __future__ import annotations
@@ -40,11 +39,9 @@ class Option:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The capacity rows that a replica takes units of."""
         return (self.accelerator, *self.also)
 
     def take(self, used: dict[str, int], replicas: int) -> None:
-        """Add the units of so many replicas to those used, by capacity row."""
         for row in self.rows:
             used[row] = used.get(row, 0) + replicas * self.units
 
@@ -105,7 +102,7 @@ class Demand:
         return self.load if carried >= self.need else carried
 
     def cost(self, replicas: Mapping[str, int]) -> float:
-        """Cost per hour of these replicas."""
+        """Cost per hour."""
         return fsum(option.cost * replicas.get(option.name, 0) for option in self.options)
 
     def objective(self, replicas: Mapping[str, int], penalty: float) -> float:
@@ -137,10 +134,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What all demands get. ``used`` is units by accelerator.
+    """All shares, and units ``used`` by accelerator. ``method``: ``covering`` (no limit binds), ``exact``, ``greedy``.
 
-    ``method`` is ``covering`` (no limit binds), ``exact``, or ``greedy`` where the effort did not suffice for all
-    classes; ``note`` says for which, or how far from the optimum an answer can be that is not proven.
+    ``note`` names the classes without effort left, or bounds how far an unproven answer can be from the optimum.
     """
 
     shares: dict[str, Share]
@@ -161,9 +157,7 @@ class Capacity:
     units: Mapping[str, int]
 
     def of(self, accelerator: str) -> int:
-        """Units of an accelerator."""
         return max(0, self.units.get(accelerator, 0))
 
     def room(self, option: Option, used: Mapping[str, int]) -> int:
-        """Replicas of an option that still fit beside ``used`` units."""
         return min(max(0, self.of(row) - used.get(row, 0)) // option.units for row in option.rows)

@@ -55,10 +55,9 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
 
 
 def solve(problem: pulp.LpProblem, effort: WorkBudget, floor: int, gap: float) -> float:
-    """Solve an integer programme to a relative ``gap``, leaving ``floor`` of the effort: what nothing is below.
+    """Solve an integer programme to a relative ``gap``, leaving ``floor`` of the effort. Raises ``SolverError``.
 
-    Its limits do not depend on what is left of the effort, so more effort is more programmes and the same ones first.
-    An item of the effort is a row of a simplex iteration. ``SolverError`` where there is none left, or no answer.
+    An item of effort is a row of a simplex iteration. Limits ignore what is left: more effort only runs further.
     """
     if effort.left <= floor:
         raise SolverError("the effort was used up")
@@ -68,10 +67,7 @@ def solve(problem: pulp.LpProblem, effort: WorkBudget, floor: int, gap: float) -
 
 
 class Linear:
-    """A linear programme to minimise over variables of 0 to 1; it grows, and is solved from where it stood.
-
-    ``rows`` are the least and the most of each row.
-    """
+    """A growing linear programme over variables of 0 to 1, re-solved from where it stood; ``rows``: (least, most)."""
 
     def __init__(self, rows: Sequence[tuple[float, float]]) -> None:
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -104,7 +100,7 @@ class Linear:
 
 
 def _count(highs: Any, effort: WorkBudget) -> None:
-    """Take what was done from the effort; no answer is a ``SolverError``."""
+    """No answer is a ``SolverError``."""
     info, status, kinds = highs.getInfo(), highs.getModelStatus(), highspy.HighsModelStatus
     effort.spend((max(0, info.simplex_iteration_count) + 1) * highs.getNumRow())
     if status == kinds.kIterationLimit:

@@ -29,11 +29,9 @@ class Stage:
     penalty: float
 
     def room(self, option: Option) -> int:
-        """Return the replicas of an option that the limits allow alone."""
         return min(self.limits[row] for row in option.rows) // option.units
 
     def whole(self, demand: Demand) -> bool:
-        """Whether all of the demand's load must be served."""
         return demand.load > 0 and self.held.get(demand.priority, 0.0) is None
 
     def worth(self, demand: Demand, counts: Sequence[int]) -> float:
@@ -83,12 +81,12 @@ def share(demand: Demand, counts: Sequence[int]) -> float:
 
 @dataclass(slots=True)
 class Columns:
-    """The columns known so far, by demand."""
+    """Known columns by demand."""
 
     counts: dict[str, dict[tuple[int, ...], None]] = field(default_factory=dict)
 
     def add(self, demand: Demand, counts: Sequence[int]) -> bool:
-        """Remember a column; whether it is new."""
+        """Return whether the column is new."""
         known = self.counts.setdefault(demand.name, {})
         before = len(known)
         known[tuple(counts)] = None

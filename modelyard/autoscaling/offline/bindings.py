@@ -71,10 +71,7 @@ def nowhere(spec: TargetSpec) -> str:
 
 
 def measured(views: Iterable[BindingView], entries: Sequence[PolicyEntry]) -> tuple[BindingView, ...]:
-    """The views with what the snapshot says; targets without an entry stay as they are.
-
-    Raises ``PlanInputError`` for an entry of a binding, a target or a metric that does not exist, or given twice.
-    """
+    """The views with the snapshot's values. Raises ``PlanInputError`` for unknown or repeated targets and metrics."""
     views = tuple(views)
     said: dict[tuple[Key, str], PolicyEntry] = {}
     for number, entry in enumerate(entries):

@@ -51,8 +51,7 @@ def fleet_from_files(
 ) -> Fleet:
     """The fleet these files describe at ``now``, or at the snapshot's own time if it has one.
 
-    Objects of kinds that a decision does not use are ignored. Raises ``PlanInputError`` for one not in the API's form,
-    and for measurements of a binding that is not in the files.
+    Raises ``PlanInputError`` for malformed objects and measurements of missing bindings; other kinds are ignored.
     """
     settings = settings or FleetSettings()
     if snapshot.at is not None:
@@ -178,7 +177,6 @@ def remarks(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
 
 
 def _missing_owners(fleet: Fleet, manifests: Iterable[Manifest]) -> Iterator[str]:
-    """Yield a remark for each scaled workload whose owner, which may bound its replicas, is in none of the files."""
     given = {(manifest.kind, manifest.key) for manifest in manifests}
     scaled = dict.fromkeys(filter(None, map(workload_of, fleet.variants)))
     scaled |= dict.fromkeys(target.workload for view in fleet.bindings for target in view.targets)
@@ -222,7 +220,7 @@ def _workload(body: Mapping[str, Any], group: str, kind: str) -> Workload:
 def _add_unknown_kind(
     workloads: dict[WorkloadId, Workload], target: WorkloadId, candidates: Iterable[Manifest]
 ) -> None:
-    """A target of a kind we know nothing of but its scale subresource, whose usual paths are assumed."""
+    """The usual paths of the scale subresource are assumed."""
     for manifest in candidates:
         if target.kind in KNOWN or (manifest.group, manifest.key) != (target.group, Key(target.namespace, target.name)):
             continue

@@ -28,17 +28,14 @@ class Manifest(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Its kind."""
         return str(self.body["kind"])
 
     @property
     def group(self) -> str:
-        """Its API group."""
         return TargetRef(str(self.body.get("apiVersion") or ""), self.kind, "").group
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
         return Key(self.body["metadata"]["namespace"], self.body["metadata"]["name"])
 
     def __str__(self) -> str:
@@ -48,8 +45,7 @@ class Manifest(NamedTuple):
 def read_manifests(paths: Iterable[Path], beside: Iterable[Path] = ()) -> list[Manifest]:
     """Every object in these files (folders: their YAML and JSON files); lists unpacked, repetitions dropped.
 
-    ``beside`` are files that may lie in such a folder without being manifests (the metrics snapshot).
-    Raises ``PlanInputError`` for what is no Kubernetes object, and for two different objects of one name.
+    Files ``beside`` may be no manifests. Raises ``PlanInputError`` for invalid objects, and two objects of one name.
     """
     found: dict[tuple[str, str, Key], Manifest] = {}
     for path in _files(paths, {path.resolve() for path in beside}):

@@ -231,7 +231,7 @@ def _by_place(values: Mapping[tuple[str, str], float]) -> dict[str, float]:
 
 
 def _read(entry: _Entry, signal: type[_T], shift: float = 0.0) -> _T:
-    """The fields of a signal from the columns of the same names, times moved by ``shift`` seconds."""
+    """Columns of the same names; times moved by ``shift`` seconds."""
     values: dict[str, Any] = {field.name: getattr(entry, field.name) for field in dataclasses.fields(signal)}
     values |= {name: time.timestamp() + shift for name, time in values.items() if isinstance(time, datetime)}
     return signal(**values)

@@ -62,10 +62,7 @@ from modelyard.objects import Key, collector_paused
 
 
 def decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
-    """Decide for every variant and policy binding of this controller.
-
-    Never raises for one model's or binding's sake: see ``TickDecision.errors``.
-    """
+    """Decide for every variant and policy binding here. Never raises for a single one: see ``TickDecision.errors``."""
     with collector_paused():
         return _decide(fleet, settings)
 
@@ -103,8 +100,7 @@ def _decide(fleet: Fleet, settings: FleetSettings) -> TickDecision:
             errors += [result.problem] if result.problem is not None else []
         except Exception as error:  # without the stage decisions pass as they are
             errors.append(f"{stage.on_failure}: {type(error).__name__}: {error}")
-    outlook = _outlook(models, variants, settings, errors)
-    decisions = _records(observed, models, variants, outlook, tick, errors)
+    decisions = _records(observed, models, variants, _outlook(models, variants, settings, errors), tick, errors)
     bindings, binding_errors = decide_bindings(settled(fleet.bindings, fleet, settings), tick, binding_strategy)
     namespaces = {seen.key.namespace for seen in observed.variants}
     notices = (*saturation.notices, *zeros.notices, *observed.notices)
@@ -127,7 +123,6 @@ class Failures(NamedTuple):
 def _demands(
     active: Sequence[Observation], saturation: SaturationConfigs, zeros: ZeroConfigs, tick: TickContext
 ) -> tuple[list[ModelDemand], dict[Key, tuple[Observation, Proposed]], Failures]:
-    """Return what is asked of each model, the variants that are decided with none, and what failed."""
     fleet, signals, settings = tick.fleet, tick.signals, tick.settings
     groups, refused = _groups(active)
     forecasts: Sequence[LoadForecast | str | None] = [None] * len(groups)
@@ -175,10 +170,7 @@ def _demands(
 
 
 def _is_aimed_at(forecast: LoadForecast) -> bool:
-    """Return whether a forecast counts: variants in saturation form aim at targets only where these can be reached.
-
-    One that was aimed with before keeps its caution while only the load is not known.
-    """
+    """Saturation form aims only at reachable targets, but keeps its caution while only the load is unknown."""
     rates = forecast.rates.values()
     if forecast.attaining or any(rate.objective.spec is not None for rate in rates):
         return True
@@ -228,7 +220,6 @@ def _groups(active: Sequence[Observation]) -> tuple[list[Group], dict[Key, tuple
 
 
 def _in_one_mode(group: Group) -> Group:
-    """Return the group in repaired mode where its variants ask for several."""
     default = Compatibility.REPAIRED
     published = [seen.key for seen in group.variants if seen.handling.compatibility is not default]
     if len(published) in (0, len(group.variants)):
@@ -245,7 +236,6 @@ def _in_one_mode(group: Group) -> Group:
 
 
 def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants, list[str]]:
-    """Return what is proposed for a model, its variants after the stages of a model, and what went wrong with those."""
     strategy = demand.entry.strategy if demand.forecast is None else demand.entry.with_targets
     proposal = strategy.propose(demand, tick)
     variants: Variants = {seen.key: Sized.of(seen, proposal.variants[seen.name]) for seen in demand.variants}
@@ -261,7 +251,7 @@ def _bounded(demand: ModelDemand, tick: TickContext) -> tuple[Proposal, Variants
 def _outlook(
     models: Sequence[ProposedModel], variants: Variants, settings: FleetSettings, errors: list[str]
 ) -> Outlook:
-    """Return predictions and alternatives; without them only explanations are missing."""
+    """A failure loses explanations only."""
     outlooks: list[Outlook] = []
     try:
         for compatibility, forecasting in FORECASTINGS.items():

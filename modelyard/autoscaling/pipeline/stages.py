@@ -1,7 +1,4 @@
-"""The stages between a proposal and its record: idleness, bounds, accelerators, quotas.
-
-A new stage is a function like these, in a module of its own, and an entry in ``MODEL_STAGES`` or ``FLEET_STAGES``.
-"""
+"""The stages between a proposal and its record, each with an entry in ``MODEL_STAGES`` or ``FLEET_STAGES``."""
 
 from __future__ import annotations
 

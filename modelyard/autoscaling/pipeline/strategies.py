@@ -46,10 +46,7 @@ class StrategyName(StrEnum):
 
 
 def live(strategy: VariantStrategy, analyzer: str) -> StrategyEntry:
-    """Return the entry of a strategy that rests on thresholds and on the signals of pods.
-
-    With latency targets a forecast is combined with it. Variants at zero are woken by demand.
-    """
+    """Return the entry of a threshold strategy; with targets, a forecast is combined with it. Demand wakes variants."""
     checked = Checked(strategy)
     return StrategyEntry(WithZero(checked), WithZero(LatencyTargets(checked), waking=checked), proven_idle, analyzer)
 
@@ -81,10 +78,7 @@ REGISTRY: dict[StrategyName, StrategyEntry | BindingEntry] = {
     StrategyName.TARGET_METRICS: BindingEntry(TargetMetrics()),
     StrategyName.PUBLISHED_TARGET_METRICS: BindingEntry(PublishedTargetMetrics(), Compatibility.PUBLISHED),
 }
-FORECASTINGS = {
-    Compatibility.PUBLISHED: published_slo.FORECASTING,
-    Compatibility.REPAIRED: forecasting.FORECASTING,
-}
+FORECASTINGS = {Compatibility.PUBLISHED: published_slo.FORECASTING, Compatibility.REPAIRED: forecasting.FORECASTING}
 COUNTINGS: dict[Compatibility, Counting] = {Compatibility.REPAIRED: ByNode, Compatibility.PUBLISHED: ByTotal}
 
 

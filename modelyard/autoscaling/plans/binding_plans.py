@@ -56,7 +56,6 @@ def status_of(decision: BindingDecision) -> Status:
 
 
 def _unit(unit: Mapping[str, object]) -> dict[str, Any]:
-    """A unit as the status stores it: times as text, nothing that is not known."""
     return {
         name: timestamp(value) if name == "lastScaleTime" and isinstance(value, int | float) else value
         for name, value in unit.items()

@@ -94,7 +94,7 @@ def status_of(decision: VariantDecision, now: float) -> Status:
 
 
 def _current(current: CurrentAllocation | None) -> dict[str, Any] | None:
-    """``currentAlloc`` of the SLO form; ``None`` when there is none, or when its numbers cannot be written."""
+    """``None`` without one, or when its numbers cannot be written."""
     if current is None or not math.isfinite(current.cost):
         return None
     return {
@@ -107,7 +107,7 @@ def _current(current: CurrentAllocation | None) -> dict[str, Any] | None:
 
 
 def _annotations(record: Record, variant: Variant, memory: VariantMemory) -> dict[str, str | None]:
-    """What of ours in the annotations has to change; ``None`` removes one."""
+    """``None`` removes an annotation."""
     changed: dict[str, str | None] = {}
     if memory != variant.memory:
         changed[AUTOSCALING_STATE] = render_memory(memory)

@@ -31,7 +31,6 @@ class ByTotal:
             self._remaining[accelerator] = max(0, left)
 
     def order(self, seen: Observation, limits: Thresholds) -> tuple[float, float, Key]:
-        """Order by spare, cost and name."""
         return variant_means(seen.units, limits).spare_kv, seen.variant.cost, seen.key
 
     def take(self, seen: Observation, replicas: int) -> tuple[int, str]:

@@ -1,7 +1,4 @@
-"""The percentage analysis as documented, blind spots included.
-
-Only replicas that are not saturated are looked at; one step for one variant, none while the model is in transition.
-"""
+"""The percentage analysis as documented: saturated replicas are not looked at, one variant moves by one step."""
 
 from __future__ import annotations
 
@@ -101,7 +98,7 @@ class VariantNumbers(NamedTuple):
 
     @property
     def preserved(self) -> bool:
-        """Whether a desired count is set that the workload has not reached."""
+        """True if a desired count is set that the workload has not reached."""
         return self.desired != 0 and self.desired != self.current
 
 
@@ -118,10 +115,7 @@ def documented_targets(
     scale_down_safe: bool,
     short_of: Reason = Reason.SHORT_OF_KV_CACHE,
 ) -> DocumentedTargets:
-    """Return one step for one variant, and none while any reporting variant of the model is in transition.
-
-    ``short_of`` is the outcome of the analysis that a scale-up follows from.
-    """
+    """Return one step for one variant, none in transition. ``short_of`` is the outcome a scale-up follows from."""
     present = [v for v in variants if v.reporting > 0]
     if not present:
         return DocumentedTargets({v.name: v.current for v in variants}, Explanation(Reason.STEP_NOTHING_REPORTS))

@@ -21,7 +21,6 @@ class DocumentedCorrector(Corrector):
         return memory
 
     def noted(self, corrected: int) -> int:
-        """Return the replicas after all limits."""
         return corrected
 
     def panics(self) -> bool:
@@ -33,7 +32,6 @@ class DocumentedCorrector(Corrector):
         return base + base * self.behaviour.panic.percent // 100
 
     def shrinking_base(self, period: float) -> int | None:
-        """Return the lowest replicas of the period."""
         return windows.lowest_line(self.memory.corrected, period, self.now, self.tick, self.current)
 
     def growth_limit(self, base: int) -> int | None:

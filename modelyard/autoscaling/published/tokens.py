@@ -1,7 +1,4 @@
-"""The token analysis and its cost-aware optimizer exactly as documented, defects included.
-
-Source: WVA saturation reference, 'Token analyzer'.
-"""
+"""The documented token analysis and optimizer, defects included. WVA saturation reference, 'Token analyzer'."""
 
 from __future__ import annotations
 
@@ -64,7 +61,6 @@ class VariantInput(NamedTuple):
 
     @property
     def ready(self) -> int:
-        """Replicas that are not pending."""
         return max(0, self.current - self.pending)
 
 
@@ -91,10 +87,7 @@ class ModelTokens(NamedTuple):
 def analyse_tokens_published(
     variants: Sequence[VariantInput], limits: Thresholds, thresholds: TokenThresholds
 ) -> ModelTokens:
-    """The documented analysis. A threshold of 0 disables its side.
-
-    All replicas of a variant are judged by the limits learnt before this tick, in whichever order they come.
-    """
+    """The documented analysis, by the limits learnt before this tick. A threshold of 0 disables its side."""
     reporting = [r for v in variants for r in v.replicas if r.prompt > 0 or r.output > 0]
     prompt = fsum(r.prompt for r in reporting) / len(reporting) if reporting else 0.0
     output = fsum(r.output for r in reporting) / len(reporting) if reporting else 0.0
@@ -130,8 +123,7 @@ def analyse_tokens_published(
 def _stored(
     variant: VariantInput, live: Sequence[VariantCapacity], prompt: float, output: float, limits: Thresholds
 ) -> int:
-    """Capacity of a variant of which no replica ever reported: as its arguments say, capped by its own memory limit
-    and by what compatible ones hold."""
+    """As its arguments say, capped by its memory limit and by what compatible variants hold."""
     arguments = variant.arguments
     derived = derived_limit(arguments, prompt, output)
     if derived is None:

@@ -33,10 +33,7 @@ def sized_namespaces(variants: Iterable[Variant], settings: FleetSettings) -> se
 
 
 def token_namespaces(variants: Iterable[Variant], config_maps: ConfigMaps, settings: FleetSettings) -> set[str]:
-    """Namespaces whose configuration chooses the token analyzer, which alone looks at the engines' caches.
-
-    Configuration of the controller's namespace concerns all that it may apply to: asking once too often is harmless.
-    """
+    """Namespaces that may choose the token analyzer, which alone looks at caches. Asking too often is harmless."""
     everywhere = _chooses_tokens(config_maps, settings.controller_namespace, settings)
     homes = {variant.key.namespace for variant in variants}
     return homes if everywhere else {home for home in homes if _chooses_tokens(config_maps, home, settings)}

@@ -85,10 +85,7 @@ def _target_reference(manifest: Object) -> dict[str, Any]:
 
 
 def gauge_remarks(scaler: Object) -> list[str]:
-    """Report the variants whose gauge a scaler reads although they have other names than the scaler.
-
-    The gauge carries the scaler's name. A scaler that reads another, as of a former VariantAutoscaling, gets no value.
-    """
+    """Report variants whose gauge a scaler reads under another name than its own: such a scaler gets no value."""
     spec = mapping(scaler.get("spec"))
     name = mapping(scaler.get("metadata")).get("name")
     variants = dict.fromkeys((*_of_metrics(spec.get("metrics")), *_of_triggers(spec.get("triggers"))))

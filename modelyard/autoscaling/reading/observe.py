@@ -105,10 +105,7 @@ def _numbers(given: Object, *names: str) -> dict[str, str]:
 
 
 def variant(obj: Object, *, strict: bool = False) -> Variant:
-    """A VariantAutoscaling. One that breaks its own rules is kept, with what is wrong in ``problem``.
-
-    Unknown fields, which a newer peer may have stored, are ignored and told; ``strict`` (of a file): wrong.
-    """
+    """A VariantAutoscaling, invalid ones with ``problem``; unknown fields are ignored, ``strict`` (files): wrong."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, stored_status(obj)
     problem = None
     try:

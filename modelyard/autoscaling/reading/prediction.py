@@ -1,7 +1,4 @@
-"""The latency a variant in SLO form is expected to have, and its targets, kept with the resource for the exporter.
-
-Rewritten only when the prediction moved noticeably, so that a quiet fleet costs no writes.
-"""
+"""Expected latency and targets of an SLO form, kept with it for the exporter; rewritten on noticeable moves only."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ TARGETS = ("ttft_target", "itl_target")
 
 
 def read_prediction(annotations: Mapping[str, str]) -> dict[str, float]:
-    """Milliseconds by name (``PREDICTED``, ``TARGETS``), as far as it holds them; a damaged one says nothing.
-
-    Anybody may write annotations: what is nested without end or too large for a number is damaged as well.
-    """
+    """Milliseconds by name (``PREDICTED``, ``TARGETS``); a damaged annotation, as any tenant may write, gives none."""
     try:
         values = orjson.loads(annotations.get(ANNOTATION) or "{}")
     except ValueError:

@@ -34,7 +34,6 @@ class Targets:
         return cls(*(np.broadcast_to(np.asarray(t, dtype=np.float64), (rows,)).copy() for t in (ttft, itl, tps)))
 
     def take(self, index: IntArray) -> Self:
-        """The chosen rows."""
         return type(self)(self.ttft[index], self.itl[index], self.tps[index])
 
 
@@ -69,7 +68,6 @@ class Sizing:
 
     @classmethod
     def unknown(cls, rows: int) -> Self:
-        """NaN, infeasible, bound by nothing."""
         columns: dict[str, object] = {field.name: np.full(rows, np.nan) for field in fields(cls)}
         columns["binding"], columns["feasible"] = np.full(rows, "", dtype="<U9"), np.zeros(rows, dtype=bool)
         return cls(**columns)  # type: ignore[arg-type]

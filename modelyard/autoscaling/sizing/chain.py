@@ -1,7 +1,4 @@
-"""What the queueing model predicts for replicas at given request rates.
-
-WVA SLO reference, "Measures at rate" and "Effective concurrency, ITL and TTFT", with its repairs.
-"""
+"""The repaired queueing model. WVA SLO reference, "Measures at rate", "Effective concurrency, ITL and TTFT"."""
 
 from __future__ import annotations
 
@@ -46,7 +43,6 @@ class Measures:
 
     @classmethod
     def unknown(cls, rows: int) -> Self:
-        """NaN everywhere."""
         return cls(*(np.full(rows, np.nan) for _ in fields(cls)))
 
 
@@ -65,8 +61,7 @@ def max_rates(profiles: Profiles) -> FloatArray:
 def analyse(profiles: Profiles, rates: ArrayLike) -> Measures:
     """Predicted measures of each row at its rate (requests per second, shape (n,) or a number for all).
 
-    NaN where the rate is NaN, not above 0 or above the row's ``max_rates``, and for rows that are not valid. ``itl``
-    is NaN where requests have a single output token, since there is no interval between tokens.
+    NaN for invalid rows and rates outside (0, ``max_rates``]. ``itl`` is NaN for single output tokens: no interval.
     """
     return analysed(profiles.repaired(), rates, measures)
 
@@ -116,7 +111,7 @@ def measures(profiles: Profiles, found: Occupancy) -> Measures:
 
 
 def measured(profiles: Profiles, found: Occupancy, batch: FloatArray, itl: FloatArray) -> Measures:
-    """The measures where requests experience ``batch`` and have this ``itl``."""
+    """The measures for requests that experience ``batch`` and ``itl``."""
     throughput = found.rate * (1.0 - found.loss)
     service = found.in_service / throughput
     prefill = profiles.prefill(batch)

@@ -64,7 +64,6 @@ class RunWork(NamedTuple):
 
 
 Model = Callable[[Sequence[float], Point], RunWork]
-"""The work of a run on an engine of such parameters."""
 
 
 def reference(_: Sequence[float], point: Point) -> RunWork:
@@ -77,8 +76,7 @@ class FitError(ValueError):
 
 
 class Parameter(NamedTuple):
-    """An estimate and its 95 % confidence interval, in ms per the parameter's unit; NaN where nothing is left over to
-    judge by."""
+    """An estimate and its 95 % confidence interval, in ms per the parameter's unit; NaN without data to judge by."""
 
     estimate: float
     low: float
@@ -86,7 +84,6 @@ class Parameter(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Half of the interval's width."""
         return (self.high - self.low) / 2
 
 
@@ -163,8 +160,7 @@ def fit(
 def implausible(
     alpha: float, beta: float, gamma: float, delta: float, max_batch: int, prompt_tokens: float
 ) -> tuple[str, ...]:
-    """Return suspicions about a parameter set, for people: sets of different sources predict seconds of prefill beside
-    milliseconds of decode."""
+    """Return suspicions for people: mixed sources predict seconds of prefill beside milliseconds of decode."""
     prefill = gamma + delta * prompt_tokens * max_batch
     decode = alpha + beta * max_batch
     found = []
@@ -189,7 +185,6 @@ def check(run: Point) -> None:
 
 
 def _check_design(runs: tuple[Point, ...], one_length: bool, warn: Callable[[str], None]) -> None:
-    """Whether the runs can tell the parameters apart at all."""
     different = len({run.concurrency for run in runs})
     if different < 2:
         raise FitError(
@@ -271,14 +266,14 @@ def _lines(
 
 
 def _design(works: Sequence[RunWork], part_of_ttft: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What the latencies are made of, those of ITL first, and how much less accurate each is than an ordinary one."""
+    """Rows of ITL first, with how much less accurate each is than an ordinary one."""
     ttft, itl = (np.array([one[index] for one in works], dtype=np.float64) for index in (0, 1))
     luck = np.sqrt(1 + (np.array([one.luck for one in works]) / ACCURATE) ** 2)
     return np.concatenate((itl + part_of_ttft[:, None] * (ttft - itl), ttft)), np.append(np.ones(len(works)), luck)
 
 
 def _above_zero(design: FloatArray, luck: FloatArray, latency: FloatArray) -> tuple[FloatArray, FloatArray, list[int]]:
-    """Coefficients of which none is below 0, the weights they were found with, and which of them are not held at 0."""
+    """The weights, and which coefficients are not held at 0."""
     free = list(range(design.shape[1]))
     while True:
         part, weights = _robust(design[:, free], luck, latency)

@@ -37,8 +37,7 @@ _HALVINGS: Final = 30
 
 
 class SpeedObservation(NamedTuple):
-    """What one replica did for some minutes: requests per second, mean prompt and output tokens, mean TTFT and ITL in
-    ms. All above 0."""
+    """A replica's minutes: requests/s, mean prompt and output tokens, mean TTFT and ITL in ms, all above 0."""
 
     rate: float
     prompt: float

@@ -1,7 +1,4 @@
-"""Performance profiles of replicas as arrays: what the queueing model is evaluated for.
-
-One row is one (variant, accelerator) pair at one request size. All times are milliseconds.
-"""
+"""Performance profiles as arrays, a row per (variant, accelerator) pair at one request size. All times in ms."""
 
 from __future__ import annotations
 
@@ -81,7 +78,6 @@ class Profiles:
         return int(self.alpha.shape[0])
 
     def take(self, index: NDArray[np.int64] | slice) -> Self:
-        """The chosen rows."""
         return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def repaired(self) -> Self:

@@ -29,19 +29,16 @@ class Edge(NamedTuple):
     slope: FloatArray
 
     def take(self, rows: IntArray | BoolArray) -> Edge:
-        """The ends of the chosen brackets."""
         return Edge(self.at[rows], self.value[rows], self.slope[rows])
 
     def moved(self, where: BoolArray, to: Edge) -> Edge:
-        """With the other end's numbers where ``where``."""
         return Edge(*(np.where(where, new, old) for new, old in zip(to, self, strict=True)))
 
 
 def find(function: Function, low: Edge, high: Edge, guess: FloatArray) -> FloatArray:
     """The points where ``function`` is 0, for rows with ``low.value < 0 < high.value`` at ``low.at < high.at``.
 
-    ``guess`` is where to look first; outside the bracket or NaN, interpolation takes its place. The error is far
-    below ``NEAR`` squared times the function's relative curvature.
+    ``guess`` is tried first, if inside. The error is far below ``NEAR`` squared times the relative curvature.
     """
     found = np.full(len(guess), np.nan)
     rows = np.arange(len(guess))

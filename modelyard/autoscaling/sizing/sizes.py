@@ -1,7 +1,4 @@
-"""Sizing: the highest rate one replica carries within its targets, for many replicas at once.
-
-WVA SLO reference, "Sizing: highest rate within targets" with its repairs.
-"""
+"""Sizing of many replicas at once. WVA SLO reference, "Sizing: highest rate within targets" with its repairs."""
 
 from __future__ import annotations
 
@@ -64,7 +61,7 @@ def by_block(used: Profiles, targets: Targets, solve: Callable[[Profiles, Target
 
 
 def _distinct(profiles: Profiles, targets: Targets) -> tuple[IntArray, IntArray]:
-    """The first of each set of equal rows, in ascending order of batch limit, and for each row which of them it is."""
+    """Ascending by batch limit, and for each row which of them it is."""
     columns = [getattr(profiles, field.name) for field in fields(profiles)] + [targets.ttft, targets.itl, targets.tps]
     columns.append(profiles.max_batch)  # the last key sorts first
     order = np.lexsort(columns)

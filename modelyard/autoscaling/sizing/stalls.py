@@ -62,11 +62,9 @@ class Sizes(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Tokens of a request."""
         return float(self.tokens @ self.shares)
 
     def merged(self, groups: int) -> Sizes:
-        """The same in so many groups at most."""
         if len(self.tokens) <= groups:
             return self
         order = np.argsort(self.tokens)
@@ -82,8 +80,7 @@ SPREAD: Final = Sizes(np.array([0.05, 0.2, 0.45, 0.9, 1.8, 3.9]), np.array([0.1,
 
 
 def sizes_of(buckets: tuple[tuple[float, float], ...], mean: float) -> Sizes:
-    """Sizes by the buckets of a histogram, (upper bound, share of the requests), three to a bucket, with this mean;
-    without buckets, ``SPREAD``."""
+    """Sizes by histogram buckets, (upper bound, share), three to a bucket, with this mean; else ``SPREAD``."""
     if not buckets:
         return Sizes(SPREAD.tokens * mean / SPREAD.mean, SPREAD.shares)
     upper, shares = np.array(buckets).T
@@ -130,7 +127,7 @@ def missed(
 
 
 def _slow(engine: Speed, prompts: Sizes, outputs: Sizes, rate: Floats, step: Floats) -> Floats:
-    """ITL: by the first passage of each length of answer."""
+    """By the first passage of each length of answer."""
     several = outputs.tokens > 1
     tokens = outputs.tokens[several, None] - 1
     work = tokens * step
@@ -160,7 +157,7 @@ def _wave(sizes: Sizes, scale: Floats) -> NDArray[np.complex128]:
 
 
 def _late(engine: Speed, prompts: Sizes, rate: Floats, step: Floats) -> Floats:
-    """TTFT: what waits before a request, and its own prompt."""
+    """By the wait before a request, and its own prompt."""
     own = engine.delta * prompts.tokens + step[:, None] * prompts.tokens / CHUNK
     use = np.minimum(rate * (own @ prompts.shares), 0.999)
     width = engine.ttft / CELLS

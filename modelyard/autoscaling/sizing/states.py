@@ -42,10 +42,7 @@ class Occupancy:
 
 
 class Chain:
-    """Chains of several rows, prepared once: the cumulated logarithms do not depend on the rate.
-
-    ``base`` and ``slope`` in ms, shape (n,); every service time from batch 1 to ``max_batch`` must be above 0.
-    """
+    """Chains of several rows, for any rates. ``base``, ``slope`` in ms, shape (n,); every service time above 0."""
 
     def __init__(self, base: FloatArray, slope: FloatArray, max_batch: IntArray, queue_limit: IntArray) -> None:
         width = int(max_batch.max(initial=1))
@@ -77,8 +74,7 @@ class Chain:
     def at(self, rate: FloatArray, rows: IntArray | None = None, states: int | None = None) -> Occupancy:
         """The chain at ``rate`` (requests per ms, above 0 and below the departure rate at N), one per row.
 
-        ``rows`` picks some of the rows. ``states`` looks at the first states only, for rates so low that the others
-        weigh nothing.
+        ``rows`` picks rows; ``states`` looks at the first states only, for rates so low that others weigh nothing.
         """
         columns = self.full_rate, self.queue, self.batch, self.summed_full, self.base, self.slope
         full, queue, batch, summed_full, base, slope = (c if rows is None else c[rows] for c in columns)
@@ -164,6 +160,5 @@ def blocks(max_batch: IntArray) -> Iterator[slice]:
 
 
 def _pieces(rows: int, width: int) -> Iterator[slice]:
-    """Slices of rows of about ``CELLS`` states."""
     step = max(CELLS // width, 1)
     return (slice(start, start + step) for start in range(0, rows, step))

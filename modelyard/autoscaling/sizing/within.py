@@ -49,10 +49,7 @@ def within_targets(
     high: FloatArray,
     percentile: float | None,
 ) -> BlockSolution:
-    """Search both targets (ms, 0 for none) between the rates ``low`` and ``high`` (per ms) of valid rows.
-
-    Where a target cannot be met, the rate is the one for ``NEAREST`` times the lowest latency.
-    """
+    """Search both targets (ms, 0: none) between two rates (per ms); ``NEAREST`` stands in for an unreachable one."""
     idle, busy = chain.at(low, states=LIGHT), chain.at(high)
     best_itl = profiles.decode(idle.seen)
     wait = idle.wait if percentile is None else wait_percentile(idle, chain.full_rate, chain.queue, percentile)

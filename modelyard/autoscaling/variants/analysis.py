@@ -50,23 +50,19 @@ class Analysis(Assessment):
 
     @property
     def scale_up(self) -> bool:
-        """Whether capacity is short."""
         return self.kv_short or self.queue_short
 
     @property
     def what_is_short(self) -> Reason:
-        """The outcome of a scale-up."""
         if self.kv_short and self.queue_short:
             return Reason.SHORT_OF_BOTH
         return Reason.SHORT_OF_KV_CACHE if self.kv_short else Reason.SHORT_OF_QUEUE
 
     @property
     def lost(self) -> float:
-        """Replicas that are there and serve nothing."""
         return self.stuck
 
     def worth(self, seen: Observation) -> float:
-        """What one replica of any variant counts for."""
         return 1.0
 
     def wanted(self, factor: float = 1.0) -> float:
@@ -76,7 +72,6 @@ class Analysis(Assessment):
         return max((ceil(round(load / room, DIGITS)) for load, room in rooms if room > 0), default=0)
 
     def short_of(self, provided: float, factor: float) -> bool:
-        """Whether so many replicas would be short of capacity at ``factor`` times the load."""
         if provided < 1:
             return False
         loads = self._loads(factor * self.per_report)
@@ -202,7 +197,7 @@ def _per_report(variants: Sequence[Observation], reporting: int, stuck: int, war
 
 
 def _cautious_mean(warm: list[float], warming: list[float]) -> float:
-    """Mean spare; replicas that are warming up count only if that makes it smaller."""
+    """Replicas that are warming up count only if that makes the mean smaller."""
     n = len(warm)
     if not warming:
         return fsum(warm) / n if n else 0.0

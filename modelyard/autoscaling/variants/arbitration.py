@@ -16,10 +16,9 @@ class Arbitration(NamedTuple):
 
 
 def arbitrate(current: int, saturation: int, forecast: int, scale_down_safe: bool | None = None) -> Arbitration:
-    """Combine a saturation target and a forecast target; both are replicas.
+    """Combine a saturation and a forecast target (replicas); ``scale_down_safe`` ``None``, no analysis, cannot block.
 
-    ``scale_down_safe`` is the model's saturation verdict, ``None`` when there is no analysis (then it cannot block).
-    When both want more, the larger wins: following the forecast below what saturation asks for would starve the model.
+    When both want more, the larger wins: following a forecast below saturation's target would starve the model.
     """
     reactive, proactive = Action.of(saturation, current), Action.of(forecast, current)
     if proactive is Action.DOWN and (reactive is Action.UP or scale_down_safe is False):

@@ -1,7 +1,4 @@
-"""What ``targets`` asks of an analysis, whatever it measures load and capacity in.
-
-The percentage analysis counts in replicas, the token analysis in tokens; the rules from there to targets are the same.
-"""
+"""The analysis behind ``targets``, in replicas (percentages) or tokens: the rules for targets are the same."""
 
 from __future__ import annotations
 
@@ -37,23 +34,19 @@ class Assessment(ABC):
     spare_kv: float | None = None
     spare_queue: float | None = None
     scale_down_safe: bool = False
-    """Whether some replica could go."""
     young: dict[str, int] = field(default_factory=dict)
     """Ready replicas that take no load yet, by variant name."""
     stuck_pods: StuckPods = field(default_factory=dict)
-    """For the memory."""
     compute_limits: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """By variant name: what its memory should hold from now on, where that changes."""
 
     @property
     @abstractmethod
-    def scale_up(self) -> bool:
-        """Whether capacity is short."""
+    def scale_up(self) -> bool: ...
 
     @property
     @abstractmethod
-    def what_is_short(self) -> Reason:
-        """The outcome of a scale-up."""
+    def what_is_short(self) -> Reason: ...
 
     @property
     @abstractmethod
@@ -65,8 +58,7 @@ class Assessment(ABC):
         """What one replica of the variant is worth; 0 when that is not known."""
 
     @abstractmethod
-    def wanted(self, factor: float = 1.0) -> float:
-        """What ``factor`` times the load needs."""
+    def wanted(self, factor: float = 1.0) -> float: ...
 
     @abstractmethod
     def short_of(self, provided: float, factor: float) -> bool:
@@ -77,8 +69,7 @@ class Assessment(ABC):
         """Whether ``factor`` times the load fits without the ``removed`` replicas (variant name to count)."""
 
     @abstractmethod
-    def __str__(self) -> str:
-        """Return the numbers for messages."""
+    def __str__(self) -> str: ...
 
     def with_counts(self, text: str, silent: int = 0, assumed: int = 0) -> str:
         """Return the text followed by the numbers of replicas that count less than others."""
@@ -93,7 +84,6 @@ class Assessment(ABC):
         return ", ".join((text, *(f"{count} {what}" for count, what in counts if count)))
 
     def evidence(self, scale_down_safe: bool) -> Evidence:
-        """Return the numbers for the record."""
         return Evidence(
             self.reporting,
             self.saturated,

@@ -73,7 +73,6 @@ class Holding(NamedTuple):
     learnt: float = 1.0
 
     def missing(self, load: Floats, replicas: Floats | NDArray[np.int64]) -> Floats:
-        """The share of requests that miss on so many replicas, ``MOST`` at most."""
         each = load / replicas * _EVENED[replicas.astype(np.int64)] / self.learnt
         return np.asarray(np.exp(np.interp(each, LOADS, np.log(self.missed))))
 
@@ -115,12 +114,10 @@ class Shadow(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int, int]:
-        """What is remembered of it."""
         return self.margin, self.memory, self.trend, self.floor
 
     @property
     def rule(self) -> str:
-        """In words."""
         minutes = 2 * MEMORIES[self.memory] * STEP / 60
         trend = ", with its trend" if self.trend else ""
         least = f", at least {FLOORS[self.floor]} replicas" if self.floor else ""
@@ -188,7 +185,7 @@ def _highest(values: NDArray[Number], steps: int, reach: int = 1) -> NDArray[Num
 
 
 def _even(load: Floats) -> Floats:
-    """Means over some minutes: what is counted in one minute scatters."""
+    """Counts of single minutes scatter."""
     found = load.copy()
     for back in (2, 4):
         found[back:] += load[:-back]
@@ -279,13 +276,13 @@ def follow(
 
 
 def _came(load: Floats) -> Floats:
-    """The load that came around each point: a rate over a minute is known half a minute late, and scatters."""
+    """A rate over a minute is known half a minute late, and scatters."""
     later = np.concatenate([load, load[-1:], load[-1:]])
     return np.asarray((load + later[1:-1] + later[2:]) / 3)
 
 
 def _waits(load: Floats, replicas: NDArray[np.int64], holding: Holding) -> NDArray[np.bool_]:
-    """Where requests wait that came when there was too much: all miss."""
+    """All requests that came when there was too much load miss."""
     more = np.cumsum(load - replicas * holding.learnt, axis=-1)
     return np.asarray(more - np.minimum(0.0, np.minimum.accumulate(more, axis=-1)) > QUEUE * replicas)
 

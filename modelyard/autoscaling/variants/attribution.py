@@ -42,7 +42,6 @@ class Attributed:
         self.other_models: set[str] = set()
 
     def observation(self, nodes: Mapping[str, Node]) -> Observation:
-        """Return the variant with its pods, its accelerator, and its replicas counted by the pods."""
         workload, current = self.seen.workload, self.seen.current
         assert workload is not None
         assert current is not None
@@ -79,10 +78,7 @@ def accelerator_of(seen: Observation, pods: Iterable[Pod], nodes: Mapping[str, N
 
 
 def attribute(fleet: Fleet, active: Sequence[Observation], stale_before: float) -> tuple[list[Observation], int]:
-    """Return the active variants with pods, signals and accelerator, and how many signals belong to no live pod.
-
-    Samples taken before ``stale_before`` are dropped as if missing.
-    """
+    """Return active variants with pods and signals since ``stale_before``, and the number of signals of no live pod."""
     variants = [Attributed(seen) for seen in active]
     by_workload = {variant.seen.workload_id: variant for variant in variants}
     by_name = {variant.seen.key: variant for variant in variants}
@@ -128,7 +124,7 @@ def attribute(fleet: Fleet, active: Sequence[Observation], stale_before: float) 
 def _by_pod(
     found: Iterable[PodSignal],
 ) -> tuple[dict[str, dict[str, PodSignal]], dict[tuple[str, str], list[PodSignal]]]:
-    """Signals by namespace and pod; further ones of the same pod (it serves several models) apart."""
+    """Further signals of a pod that serves several models are apart."""
     first: dict[str, dict[str, PodSignal]] = {}
     further: dict[tuple[str, str], list[PodSignal]] = {}
     for signal in found:
@@ -180,7 +176,7 @@ class _Owners:
 
 
 def _ready_groups(pods: Iterable[Pod], size: int) -> int:
-    """Groups all of whose pods are ready; pods without a group label count by number."""
+    """Pods without a group label count by number."""
     grouped = Counter(pod.labels.get(GROUP_INDEX_LABEL) for pod in pods if pod.ready)
     loose = grouped.pop(None, 0)
     return sum(1 for ready in grouped.values() if ready >= size) + loose // size
@@ -231,7 +227,7 @@ def with_groups(performance: Iterable[PodPerformance], variants: Iterable[Observ
 
 
 def _together(key: Key, parts: Sequence[PodPerformance]) -> PodPerformance:
-    """The performance of the engines of a group: counts and caches add up, means weigh by finished requests."""
+    """Counts and caches add up, means weigh by finished requests."""
     weighted = any(part.completed for part in parts)
     joined: dict[str, Any] = {}
     for name, measure in PodPerformance.measures().items():

@@ -42,10 +42,7 @@ class ServiceClass:
 
 
 def class_references(variants: Iterable[Variant]) -> dict[str, set[str]]:
-    """Namespaces by name of the ConfigMaps that ``sloClassRef`` names; each is looked up in the variant's own.
-
-    Of a namespace the first ``MOST_CLASS_MAPS`` names, and none that no object could have.
-    """
+    """ConfigMaps of ``sloClassRef`` with their namespaces: the first ``MOST_CLASS_MAPS`` valid names of each."""
     named: dict[str, set[str]] = {}
     for variant in variants:
         name = variant.slo.class_name if variant.slo is not None else ""
@@ -215,7 +212,7 @@ class ServiceClasses:
 
 
 def _referred(source: _Map, key: str, model: str) -> ServiceClass | None:
-    """Return what ``sloClassRef.key`` names: a document (by data key, then by class name), else a model entry."""
+    """A document (by data key, then by class name), else a model entry."""
     named = [source.classes[key]] if key in source.classes else []
     for class_ in (*named, *source.by_name.get(key, ())):
         service = class_.models.get(model) or class_.models.get(DEFAULT_MODEL)

@@ -1,7 +1,6 @@
-"""What an accelerator costs: the unit-cost ConfigMap, cents (or any unit) per accelerator and hour.
+"""Unit costs: cents (or any unit) per accelerator and hour; the variant's own namespace comes first.
 
-Called once per tick by ``slo.prepare``. A price in the variant's own namespace comes before the controller's. Source:
-WVA SLO reference, "accelerator-unit-costs".
+Source: WVA SLO reference, "accelerator-unit-costs".
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ class UnitCosts:
         """``namespace/name`` of the controller's ConfigMap, for messages."""
 
     def price(self, namespace: str, accelerator: str) -> float | None:
-        """Cost of one accelerator for an hour, ``None`` when no entry (or only a broken one) names it.
-
-        The exact name comes first, then one that means the same product (``NVIDIA-A100-PCIE-80GB`` finds ``A100``).
-        """
+        """Cost per accelerator-hour (``None``: unlisted) by exact name, else product (``A100`` for ``NVIDIA-A100``)."""
         for where in dict.fromkeys((namespace, self._settings.controller_namespace)):
             prices = self._read(where)
             if accelerator in prices:

@@ -69,12 +69,11 @@ class Rate(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """True where one replica's rate is known."""
         return self.rate > 0 and not self.assumed_sizes
 
     @property
     def cost(self) -> float:
-        """Cost of one replica per hour."""
+        """Cost per hour."""
         return self.objective.cost
 
 
@@ -125,20 +124,17 @@ class Group(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The model and its namespace, for messages."""
         return f"model {self.model_id!r} in namespace {self.namespace}"
 
     def warned(self, why: Explanation, keys: Sequence[Key]) -> Group:
-        """Return the group with a warning about some of its variants."""
         notice = Notice(why.code, str(why), "Warning")
         return self._replace(notices={**self.notices, **{key: (*self.notices.get(key, ()), notice) for key in keys}})
 
 
 class StrategyEntry(NamedTuple):
-    """The strategies for the models of one compatibility mode and analyzer.
+    """Strategies of one compatibility mode and analyzer; ``with_targets`` decides where there are latency targets.
 
-    ``with_targets`` decides about models with latency targets. ``idle`` says whether a model may go to zero.
-    ``remembers``: transitions and regretted scale-downs are remembered from tick to tick.
+    ``idle``: may a model go to zero. ``remembers``: transitions and regretted scale-downs are kept from tick to tick.
     """
 
     strategy: VariantStrategy
@@ -150,10 +146,9 @@ class StrategyEntry(NamedTuple):
 
 
 class ModelDemand(NamedTuple):
-    """The load, configuration and signals that a group is decided by.
+    """Load, configuration and signals of a group; ``forecast`` ``None``: saturation alone decides.
 
-    ``forecast`` is ``None`` where saturation alone decides. ``backlog`` is requests that wait at a gateway,
-    ``backlog_bytes`` the size of their bodies.
+    ``backlog`` is requests that wait at a gateway, ``backlog_bytes`` the size of their bodies.
     """
 
     group: Group
@@ -173,27 +168,22 @@ class ModelDemand(NamedTuple):
 
     @property
     def variants(self) -> tuple[Observation, ...]:
-        """All variants of the group."""
         return self.group.variants
 
     @property
     def place(self) -> tuple[str, str]:
-        """Namespace and model."""
         return self.group.namespace, self.group.model_id
 
     @property
     def name(self) -> str:
-        """The model and its namespace, for messages."""
         return self.group.name
 
     @property
     def model_forecast(self) -> LoadForecast:
-        """The forecast of a group that has one."""
         assert self.forecast is not None
         return self.forecast
 
     def problem_of(self, seen: Observation) -> Explanation | Parts | None:
-        """Return why a variant cannot be sized for its targets, if so."""
         objective = seen.objective
         if objective is None or objective.problem is not None:
             return None if objective is None else objective.problem

@@ -43,7 +43,6 @@ class Forecast(NamedTuple):
 
     @property
     def rising(self) -> bool:
-        """Whether more load is expected than there is."""
         return self.factor > 1.0
 
 
@@ -75,7 +74,7 @@ def expected(history: History, now_rate: float, horizon: float, limit: float) ->
 
 
 def _usable(history: History) -> tuple[list[tuple[float, float]], str]:
-    """The history after its last gap, in order of time, one rate per time; or what is wrong with it."""
+    """One rate per time, in order; or what is wrong with the history."""
     points = [(round(time, 3), rate) for time, rate in history if abs(time) < _BELIEVABLE and 0 <= rate < _BELIEVABLE]
     if any(before[0] >= after[0] for before, after in pairwise(points)):
         by_time: dict[float, list[float]] = {}

@@ -1,7 +1,4 @@
-"""Head-room in the saturation form: how much more load to plan for, because a new replica takes its time to start.
-
-Source: WVA SLO reference, 'What the project demonstrated'.
-"""
+"""Head-room while replicas start. Source: WVA SLO reference, 'What the project demonstrated'."""
 
 from __future__ import annotations
 

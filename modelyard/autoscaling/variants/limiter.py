@@ -43,10 +43,9 @@ Counting = Callable[[Fleet, Sequence[Observation], Matcher], Grant]
 def limit(
     variants: Variants, thresholds: Mapping[Key, Thresholds], tick: TickContext, count: Counting
 ) -> tuple[Changes, str | None]:
-    """Return what does not fit, and why GPUs could not be counted, if so.
+    """Return what does not fit, and why GPUs could not be counted, if so. Undecided variants only hold what they have.
 
-    ``variants`` are those with a workload; those without a decision only hold on to what they have. Where GPUs are not
-    counted the quotas alone limit; so they do without node data, and every scale-up says so.
+    Quotas alone limit where GPUs are not counted or nodes are unknown; then every scale-up says so.
     """
     fleet, observed = tick.fleet, [variant.seen for variant in variants.values()]
     grant: Grant = _Uncounted()
@@ -106,7 +105,7 @@ class _Held:
             self.add(seen, seen.current or 0)
 
     def allowed(self, seen: Observation, replicas: int) -> tuple[int, str, str]:
-        """Return how many of these replicas no quota forbids, which quota forbids the others, and the numbers."""
+        """Return the replicas no quota forbids, the quota that forbids the others, and the numbers."""
         accelerator, quota, why = seen.pool, "", ""
         for one in self._quotas:
             for space in ("", seen.key.namespace):
@@ -124,10 +123,7 @@ class _Held:
 
 
 def _by_need(seen: Observation, limits: Thresholds) -> Any:
-    """Order by importance of the service class, spare KV cache, cost and name.
-
-    A variant without a class is of the least important; one without a replica that says what is spare comes first.
-    """
+    """By service class, spare KV cache, cost and name. Without a class: least important; without spare data: first."""
     service = seen.objective.service if seen.objective is not None else None
     priority = service.priority if service is not None else LOWEST_PRIORITY
     used = [min(signal.kv, 1.0) for signal, _ in seen.units if signal.kv is not None]
@@ -145,7 +141,6 @@ class ByNode:
         self._pools.reserve(variants)
 
     def take(self, seen: Observation, replicas: int) -> tuple[int, str]:
-        """Take as many as fit."""
         accelerator, gpus = seen.pool, seen.gpus
         if not accelerator:
             return 0, "the accelerator is not known, so no GPU can be set aside"

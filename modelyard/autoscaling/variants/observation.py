@@ -48,12 +48,10 @@ class Observation(NamedTuple):
     other_models: Collection[str] = ()
     accelerator: str | None = None
     objective: Objective | None = None
-    """What is known of a variant that has latency targets."""
     notices: tuple[Notice, ...] = ()
 
     @property
     def name(self) -> str:
-        """Name of the VariantAutoscaling, for messages and ties."""
         return self.key.name
 
     @property
@@ -65,7 +63,6 @@ class Observation(NamedTuple):
 
     @property
     def accelerator_name(self) -> str:
-        """The accelerator, ``unresolved`` where it is not known."""
         return self.accelerator or UNRESOLVED
 
     @property
@@ -76,7 +73,6 @@ class Observation(NamedTuple):
 
     @property
     def pods_per_replica(self) -> int:
-        """Pods of one replica."""
         return self.workload.pods_per_replica if self.workload is not None else 1
 
     def without_surge(self) -> Observation:

@@ -50,7 +50,6 @@ class Pools:
                     _take(free, names, gpus)
 
     def available(self, seen: Observation) -> int:
-        """Return the free GPUs of the variant's pool."""
         return sum(self.free.get(seen.pool, {}).values())
 
     def place(self, seen: Observation, replicas: int) -> int:
@@ -79,7 +78,7 @@ class Pools:
 
 
 def _take(free: dict[str, int], names: Iterable[str], gpus: int) -> str | None:
-    """Take GPUs for one pod on the fullest node that has them, and name it."""
+    """Prefers the fullest node."""
     node = min((name for name in names if free[name] >= gpus), key=lambda name: (free[name], name), default=None)
     if node is not None:
         free[node] -= gpus
@@ -87,6 +86,6 @@ def _take(free: dict[str, int], names: Iterable[str], gpus: int) -> str | None:
 
 
 def _pool_of_pod(pools: Mapping[str, str], resource: str) -> str | None:
-    """Return the pool of a node that a pod draws from; of a pod that names no resource whole cards are assumed."""
+    """Whole cards are assumed of a pod that names no resource."""
     whole = (pool for name, pool in sorted(pools.items()) if not partition_of(name))
     return pools.get(resource) if resource else next(whole, next(iter(pools.values()), None))

@@ -1,7 +1,4 @@
-"""Reading a variant's performance profile: four numbers written as text, and whether they can be true.
-
-Source: WVA SLO reference, "The resource" and "Parameters and service time".
-"""
+"""Reading performance profiles. Source: WVA SLO reference, "The resource", "Parameters and service time"."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ class Profile:
 
     @property
     def parameters(self) -> tuple[float, float, float, float]:
-        """The four."""
         return self.alpha, self.beta, self.gamma, self.delta
 
     def behind(self, prompt: float, output: float) -> tuple[float, float, float, float]:

@@ -39,7 +39,6 @@ class VariantTransition(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the VariantAutoscaling."""
         return self.seen.variant.key.name
 
 
@@ -79,17 +78,14 @@ class ReplicaChange(NamedTuple):
 
     @classmethod
     def to(cls, stage: str, before: int | None, after: int, why: Explanation) -> ReplicaChange:
-        """Return a change of replicas that explains itself."""
         return cls(stage, before, after, why, why.code, why if before != after else "")
 
     @property
     def step(self) -> Step:
-        """The change as the record shows it."""
         return Step(self.stage, self.before, self.after, str(self.why), self.reason)
 
 
 Changes = Iterable[tuple[Key, ReplicaChange]]
-"""What a stage changes, by variant."""
 
 
 class Origin(Enum):
@@ -130,10 +126,7 @@ class Proposed(NamedTuple):
 
     @classmethod
     def of(cls, replicas: int, *why: Explanation, transition: VariantTransition | None = None) -> Proposed:
-        """Return a proposal of so many replicas; the last finding names the outcome.
-
-        With a ``transition`` what is under way is remembered until the next tick.
-        """
+        """Return a proposal; the last finding names the outcome. ``transition`` is remembered until the next tick."""
         proposed = cls(replicas, why[-1].code, Parts(why))
         if transition is None:
             return proposed
@@ -182,22 +175,18 @@ class Sized(NamedTuple):
 
     @classmethod
     def of(cls, seen: Observation, proposed: Proposed) -> Sized:
-        """Return a variant with what was proposed for it."""
         return cls(seen, proposed, proposed.replicas)
 
     def changed(self, change: ReplicaChange) -> Sized:
-        """Return the variant after a change."""
         replicas = self.replicas if change.after is None else change.after
         return Sized(self.seen, self.proposed, replicas, (*self.changes, change))
 
     @property
     def decided(self) -> bool:
-        """False where replicas are merely kept."""
         return self.proposed.decided
 
     @property
     def reason(self) -> str:
-        """The public code of the decision."""
         reasons = (change.reason for change in reversed(self.changes) if change.reason and change.after is not None)
         return next(reasons, self.proposed.reason)
 
@@ -211,12 +200,10 @@ class Sized(NamedTuple):
 
     @property
     def limited_by(self) -> str | None:
-        """The limiter or quota that limited the replicas, if any."""
         return next((change.limited_by for change in reversed(self.changes) if change.limited_by), None)
 
     @property
     def shortage(self) -> Explanation | None:
-        """Why replicas that the load needs cannot be added, if so."""
         known = (self.proposed.shortage, *(change.shortage for change in self.changes))
         return next((shortage for shortage in known if shortage is not None), None)
 

@@ -203,7 +203,7 @@ def _optimized(sized: Sized, demand: ModelDemand | None, message: str) -> Condit
 
 
 def _capacity_limited(sized: Sized, message: str) -> ConditionValue | None:
-    """Return the condition of a variant without latency targets; ``None`` where there never was a shortage."""
+    """``None`` where there never was a shortage."""
     if sized.limited_by is not None:
         return ConditionValue("True", EXHAUSTED, cut(message, MOST))
     if sized.shortage is not None:
@@ -215,7 +215,7 @@ def _capacity_limited(sized: Sized, message: str) -> ConditionValue | None:
 
 
 def _applied(sized: Sized) -> tuple[bool, str]:
-    """Whether the published target was observed where it has to arrive: at the workload or its scaler."""
+    """True if the workload or its scaler shows the published target."""
     seen, target = sized.seen, sized.replicas
     workload = seen.workload
     if workload is None:

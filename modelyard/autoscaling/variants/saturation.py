@@ -18,21 +18,16 @@ from modelyard.autoscaling.variants.wake import REASON, at_zero, wake, wake_time
 from modelyard.metrics.vocabulary import Signals
 
 Wake = Callable[[ModelDemand, Signals, FleetSettings, float], Mapping[str, Proposed]]
-"""Proposes for the variants at zero, by name."""
 
 
 class Checked:
-    """A strategy that rests on thresholds and on the signals of pods: it is only asked when there are both.
-
-    ``strict``: thresholds that make scaling endless or impossible are as bad as ones that cannot be read.
-    """
+    """Asks its strategy only with thresholds and pod signals. ``strict``: unworkable thresholds count as unreadable."""
 
     def __init__(self, strategy: VariantStrategy, strict: bool = True) -> None:
         self._strategy = strategy
         self._strict = strict
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return the strategy's proposal, or why it was not asked."""
         config = demand.config
         problems = config.errors + config.unsafe if self._strict else config.errors
         if problems:
@@ -45,9 +40,7 @@ class Percentages:
     """The saturation form's percentage analysis, repaired."""
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return a target for every variant: those at zero may be woken."""
-        limits = demand.config.thresholds
-        analysis = analyse_repaired(demand.running, limits, tick.settings, tick.now, demand.backlog)
+        analysis = analyse_repaired(demand.running, demand.config.thresholds, tick.settings, tick.now, demand.backlog)
         return propose_targets(demand, analysis, tick.settings, tick.now)
 
 
@@ -55,7 +48,6 @@ class Tokens:
     """The token analyzer, repaired, with the common rules for targets."""
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return a target for every variant: those at zero may be woken."""
         config, settings = demand.config, tick.settings
         tokens, queue = config.tokens or TokenThresholds(), Queue(demand.backlog, demand.backlog_bytes)
         variants, performances = demand.variants, demand.performances
@@ -64,10 +56,9 @@ class Tokens:
 
 
 class WithZero:
-    """A strategy, with what is proposed for the variants at zero.
+    """A strategy, with proposals for the variants at zero by ``wake`` (without it, by the strategy itself).
 
-    ``waking`` decides about the others of a model that is being woken (``None``: the strategy). Without ``wake`` the
-    strategy decides on the variants at zero too.
+    ``waking`` decides about the others of a model that is being woken (``None``: the strategy).
     """
 
     def __init__(
@@ -78,7 +69,6 @@ class WithZero:
         self._wake = wake
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return a proposal for every variant of the model."""
         now = tick.now
         if self._wake is None:
             asleep: Mapping[str, Proposed] = {seen.name: at_zero(seen) for seen in demand.variants if seen.spec == 0}
@@ -92,7 +82,7 @@ class WithZero:
 
 
 def _complete(demand: ModelDemand, proposal: Proposal, asleep: Mapping[str, Proposed]) -> Proposal:
-    """Return the proposal with something for every variant: what it says, or what follows from why it says nothing."""
+    """Variants without a proposal get one that repeats why there is none."""
     if proposal.invalid is not None:
         kept = {seen.name: _measured(seen, keep(seen, proposal.invalid)) for seen in demand.variants}
         for name, zero in asleep.items():

@@ -152,7 +152,7 @@ class SaturationConfigs:
         settings: FleetSettings,
         analyzers: Collection[str] = ("", TOKEN_ANALYZER),
     ) -> None:
-        """``analyzers`` are the values of ``analyzerName`` that choose a strategy."""
+        """``analyzers``: values of ``analyzerName`` that choose a strategy."""
         self._config_maps = config_maps
         self._settings = settings
         self._analyzers = analyzers
@@ -173,7 +173,6 @@ class SaturationConfigs:
         self.limiter = values.get("enableLimiter") is True or any(entry.type != "quota" for entry in entries)
         """Whether the global default entry switches the GPU limiter on."""
         self.quotas = tuple(_quota(entry) for entry in entries if entry.type == "quota")
-        """Its quotas."""
 
     def resolve(self, namespace: str, model_id: str) -> Effective:
         """The effective configuration of a model in a namespace. Never raises: problems are in ``errors``."""
@@ -192,7 +191,7 @@ class SaturationConfigs:
         return source.resolved[subject, analyzer]
 
     def _analyzer(self, namespace: str, model_id: str) -> str:
-        """Which analyzer decides is for the global ConfigMap alone to say, by model if it wants."""
+        """The global ConfigMap alone decides, by model if it wants."""
         subject = self._global.override(namespace, model_id)
         return _analyzer_of(self._global.default, self._global.overrides[subject] if subject else None)
 

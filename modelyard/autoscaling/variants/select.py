@@ -52,7 +52,6 @@ class Observed(NamedTuple):
 
     @property
     def active(self) -> list[Observation]:
-        """The variants to decide on, in key order."""
         return [seen for seen in self.variants if seen.key not in self.kept]
 
 
@@ -92,7 +91,7 @@ def select(fleet: Fleet, settings: FleetSettings) -> Observed:
 
 
 def _beyond_share(active: Sequence[Observation]) -> dict[Key, Proposed]:
-    """Return those that are not decided on: a model's variants in a namespace, which share its load, all or none."""
+    """All variants of a model in a namespace share its load: all or none is decided on."""
     models = by_owner(active, lambda seen: (seen.key.namespace, seen.variant.model_id))
     units = [_units(variants) for variants in models.values()]
     requests = [
@@ -163,7 +162,7 @@ def _observed(
 def _mode(
     workload: Workload, handling: Handling, consumers: Sequence[Consumer], consumers_error: str | None
 ) -> tuple[Mode, tuple[Notice, ...]]:
-    """Return who moves the workload: only we where nothing else does, or may."""
+    """Direct only where nothing else moves the workload, or may."""
     if handling.mode is not Mode.DIRECT:
         return handling.mode, ()
     if consumers:
@@ -207,8 +206,7 @@ def _refusal(seen: Observation, excluded: frozenset[str]) -> Proposed | None:
     if seen.workload_id is None:
         field = "spec.scaleTargetRef" if variant.target is None else "spec.scaleTargetRef.name and .kind"
         missing = Explanation(Reason.NO_TARGET, field=field)
-        target = ConditionValue("False", "TargetNotFound", missing)
-        return keep(seen, missing)._replace(target=target, publish=False)
+        return keep(seen, missing)._replace(target=ConditionValue("False", "TargetNotFound", missing), publish=False)
     return None
 
 
@@ -224,8 +222,7 @@ def _target_unusable(seen: Observation, read_error: str | None) -> Proposed | No
         return None
     if workload is None and read_error is not None:
         why = Explanation(Reason.TARGET_UNREADABLE, workload=id_, error=read_error)
-        kept = keep(seen, why, optimization="OptimizationFailed")
-        return kept._replace(target=ConditionValue.of("Unknown", why))
+        return keep(seen, why, optimization="OptimizationFailed")._replace(target=ConditionValue.of("Unknown", why))
     why = Explanation(Reason.TARGET_MISSING if workload is None else Reason.TARGET_DELETED, workload=id_)
     return keep(seen, why, optimization="MetricsUnavailable")._replace(
         target=ConditionValue.of("False", why),

@@ -73,7 +73,6 @@ class Situation(NamedTuple):
 
     @property
     def may_sleep(self) -> bool:
-        """True where the model may go to zero replicas."""
         return self.demand.zero.enabled
 
 
@@ -234,7 +233,6 @@ def _mean_worth(situation: Situation) -> float:
 
 
 def _scale_ahead(situation: Situation) -> TargetAnswer | None:
-    """Grow for a load that is only expected; what is coming counts."""
     _, variants, analysis, _, _, ahead = situation
     provided = situation.provided
     wanted = analysis.wanted(ahead.factor)
@@ -254,7 +252,7 @@ def moves_of(variants: Sequence[VariantTransition], targets: Targets) -> JoinedT
 
 
 def _give(missing: float, variants: Sequence[VariantTransition], situation: Situation) -> dict[str, int]:
-    """Hand out replicas, first to the variant that is cheapest for what it carries."""
+    """First to the variant that is cheapest for what it carries."""
     targets: dict[str, int] = {}
     candidates = [(v, worth) for v in variants if (worth := situation.analysis.worth(v.seen)) > 0]
     for v, worth in sorted(candidates, key=lambda c: (c[0].seen.variant.cost / c[1], c[0].name)):
@@ -308,7 +306,7 @@ def _is_idle(variants: Sequence[Observation]) -> bool:
 
 
 def _last_replica(situation: Situation) -> Explanation | None:
-    """Return why the only replica of an idle model is kept; nothing for other models."""
+    """``None`` for models that are not idle."""
     serving = [v for v in situation.variants if v.base]
     analysis = situation.analysis
     if sum(v.base for v in serving) != 1 or not analysis.reporting or analysis.waiting:
@@ -395,6 +393,6 @@ def _scale_down(situation: Situation) -> TargetAnswer:
 
 
 def _floor(variant: VariantTransition, situation: Situation) -> int:
-    """Return the fewest replicas this stage may leave: idleness alone, judged later, takes the last one."""
+    """Only idleness, judged later, takes the last replica."""
     alone = len(situation.variants) == 1
     return max(variant.seen.bounds.lower, 0 if situation.may_sleep and not alone else 1)

@@ -88,7 +88,7 @@ def describe_transition(variant: VariantTransition) -> Explanation:
 
 
 def given_up(variant: VariantTransition, settings: FleetSettings) -> Explanation:
-    """Return that a scaling was given up."""
+    """Return the explanation of an abandoned scaling."""
     seen, heading, limit = variant.seen, variant.timed_out_from, transition_limit(variant.seen, settings)
     return Explanation(Reason.GIVEN_UP, name=seen.name, current=seen.current, heading=heading, limit=limit)
 

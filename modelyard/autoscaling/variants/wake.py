@@ -118,7 +118,7 @@ def scale_from_zero(seen: Observation, reason: str, message: str) -> ConditionVa
 
 
 def _failed(seen: Observation, settings: FleetSettings, now: float) -> bool:
-    """Whether what was started will take nothing: it cannot be placed, or should have been ready long ago."""
+    """It cannot be placed, or should have been ready long ago."""
     since = seen.memory.transition_since
     return _unschedulable(seen) or (since is not None and now - since >= transition_limit(seen, settings))
 
@@ -128,12 +128,12 @@ def _unschedulable(seen: Observation) -> bool:
 
 
 def _takes(seen: Observation, replicas: int, queue: float) -> float:
-    """Requests that so many replicas take at once: a full batch and as many waiting as do not count as saturated."""
+    """A full batch and as many waiting as do not count as saturated."""
     return replicas * (arguments_of(seen).max_sequences + queue)
 
 
 def _is_on_its_way(seen: Observation, demand: ModelDemand, now: float) -> bool:
-    """Whether the variant was woken and its scaler has not acted yet: the queue may be gone before it does."""
+    """The queue may be gone before the scaler acts."""
     memory, woken = seen.memory, seen.memory.woken_at
     was_sent = seen.mode is Mode.SIGNAL and bool(seen.desired) and memory.transition_target == seen.desired
     return was_sent and woken is not None and now - woken < demand.zero.retention

@@ -1,7 +1,4 @@
-"""Which models may go to zero replicas, and after how much idleness. Read from the scale-to-zero ConfigMap.
-
-``retentions`` are the windows to count requests over.
-"""
+"""Scale-to-zero configuration: which models, after how much idleness. ``retentions``: windows to count over."""
 
 from __future__ import annotations
 
@@ -108,7 +105,7 @@ class ZeroConfigs:
         return _Map(default, models) if local is None else self._few(document, default, models)
 
     def _few(self, document: Document, default: _Layer, models: Mapping[tuple[str, str | None], _Layer]) -> _Map:
-        """The map of a namespace, with the longest retention for all where there are too many different ones."""
+        """The longest retention counts for all where there are too many different ones."""
         mine = {subject: layer for subject, layer in models.items() if subject[1] == document.id.namespace}
         usual = default.retention or DEFAULT_RETENTION
         found = {usual, *(layer.retention or usual for layer in mine.values())}
@@ -122,7 +119,7 @@ class ZeroConfigs:
         return _Map(default._replace(retention=longest), same)
 
     def _layer(self, document: Document, entry: Entry, written: Mapping[str, str]) -> _Layer:
-        """``written`` is what the entry calls its fields."""
+        """``written``: the entry's names of its fields."""
         enabled = entry.fields.get("enable_scale_to_zero")
         if enabled is not None and not isinstance(enabled, bool):
             field = f"{entry.where}: {written['enable_scale_to_zero']} = {shown(enabled)}"

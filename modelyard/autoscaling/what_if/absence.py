@@ -17,10 +17,7 @@ from modelyard.objects import Key, counted
 
 
 def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, list[str]]:
-    """The fleet without the variant ``name`` (``namespace/name``, or the name alone where it is the only one).
-
-    Raises ``WhatIfError`` when there is no such variant, or several, or when nothing else serves its model.
-    """
+    """The fleet without one variant. Raises ``WhatIfError``: no such variant, several, or the last of its model."""
     variant = _find(fleet, name)
     namespace, model = variant.key.namespace, variant.model_id
     others = [
@@ -55,10 +52,7 @@ def without(fleet: Fleet, settings: FleetSettings, name: str) -> tuple[Fleet, li
 
 
 def without_pods(fleet: Fleet, variants: Sequence[Observation], gone: AbstractSet[Key]) -> tuple[Fleet, float]:
-    """The fleet without these pods of variants, and how many requests nobody is left to take: they wait at the gateway.
-
-    Workloads keep their numbers. What the pods held goes to the others of their model.
-    """
+    """The fleet without these pods, and the requests no other pod can take. Workloads keep their replica numbers."""
     engines = {pod.key: engine_of(seen) for seen in variants for pod in seen.pods}
     models = {(s.namespace, s.model) for s in fleet.signals.pods if Key(s.namespace, s.pod) in gone}
     queue = dict(fleet.signals.gateway_queue)
@@ -96,7 +90,7 @@ def _find(fleet: Fleet, name: str) -> Variant:
 
 
 def _with_sizes(variant: Variant, removed: list[PodPerformance], now: float) -> Variant:
-    """The variant, remembering how large the requests were that the removed replicas measured."""
+    """Remembers the request sizes that the removed replicas measured."""
     known = [p for p in removed if p.completed and p.prompt_tokens is not None and (p.output_tokens or 0) >= 1]
     memory = variant.memory.slo or SLOMemory()
     if variant.slo is None or not known or memory.tokens_at is not None:

@@ -1,7 +1,4 @@
-"""What is assumed, read from the command line, and put into effect one after the other.
-
-Source: WVA SLO reference, "Suggested shape" (what-if).
-"""
+"""Assumptions of the command line, put into effect. Source: WVA SLO reference, "Suggested shape" (what-if)."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ class Imagined(NamedTuple):
 
 
 def imagine(fleet: Fleet, settings: FleetSettings, assumptions: Assumptions) -> Imagined:
-    """Put every assumption into effect: first who is there, then the load, the targets and the accelerators.
-
-    Raises ``WhatIfError`` for a name that does not exist in the fleet; the message says which do.
-    """
+    """Put all assumptions into effect: absences, load, targets, accelerators. Raises ``WhatIfError``: unknown name."""
     said: list[str] = []
     for name in assumptions.without:
         fleet, told = without(fleet, settings, name)

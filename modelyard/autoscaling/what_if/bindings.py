@@ -26,7 +26,7 @@ class _Target:
     coming: list[float] = field(default_factory=list)
 
     def scale(self, wanted: int, ready_at: float) -> None:
-        """New instances are ready then; of those there are, the ones not ready go first."""
+        """Instances that are not ready go first."""
         more = wanted - self.current
         self.coming += [ready_at] * more
         for _ in range(-more):
@@ -62,7 +62,6 @@ class VirtualBinding:
         return self._settings.startup_default if target.startup_seconds is None else target.startup_seconds
 
     def follow(self, decision: BindingDecision, now: float) -> None:
-        """Remember what was decided, and scale the targets."""
         self.view = replace(
             self.view,
             memory=decision.memory,
@@ -77,7 +76,6 @@ class VirtualBinding:
                 target.scale(wanted, now + self._startup(target.view))
 
     def at(self, now: float) -> BindingView:
-        """The binding as it would be seen now."""
         for scaled in self._targets.values():
             scaled.arrive(now)
         values = self._values()
@@ -90,7 +88,6 @@ class VirtualBinding:
         return replace(self.view, targets=tuple(targets))
 
     def starting(self, now: float) -> bool:
-        """True while instances are on their way."""
         return any(at > now for target in self._targets.values() for at in target.coming)
 
     def _values(self) -> dict[str, tuple[Mapping[str, float], ...]]:

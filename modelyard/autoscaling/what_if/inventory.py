@@ -99,7 +99,7 @@ def _fitted(
     homed: Mapping[Key, str],
     wanted: Mapping[str, int],
 ) -> tuple[Fleet, list[str]]:
-    """The fleet with no more replicas than there would be accelerators for; the dearest ones are the first to go."""
+    """The dearest replicas are the first to go."""
     variants = observed(fleet, settings)
     told: list[str] = []
     workloads, gone = dict(fleet.workloads), set[Key]()
@@ -131,7 +131,6 @@ def _fitted(
 
 
 def _placeholder(workload: Workload, number: int, gpus: int, now: float, ready: bool) -> Pod:
-    """A pod of a replica that is known by number only."""
     id_ = workload.id
     key = Key(id_.namespace, f"{id_.name}-unnamed-{number}")
     since = now - _LONG_AGO if ready else None
@@ -144,7 +143,7 @@ def owner_of(workload: WorkloadId) -> OwnerRef:
 
 
 def _at_home(pod: Pod, home: tuple[str, int] | None) -> Pod:
-    """The pod on the one node of its accelerator; pods of others hold nothing of this inventory."""
+    """Pods of others hold nothing of this inventory."""
     return replace(pod, node=f"{_NODE}{home[0]}", gpus=home[1], gpu_resource="") if home else replace(pod, node="")
 
 
@@ -154,7 +153,7 @@ def _workload(workload: Workload, gpus: int) -> Workload:
 
 
 def _labelled(variant: Variant, accelerator: str | None) -> Variant:
-    """Which accelerator a variant has may be known from its pods' nodes alone, and those are not there any more."""
+    """The accelerator may be known only from nodes that are not there any more."""
     if accelerator is None or variant.labels.get(ACCELERATOR_LABEL):
         return variant
     return replace(variant, labels={**variant.labels, ACCELERATOR_LABEL: accelerator})
@@ -167,7 +166,6 @@ def _node(accelerator: str, count: int, resource: str) -> Node:
 
 
 def _limited(fleet: Fleet, settings: FleetSettings) -> dict[Key, Mapping[str, str]]:
-    """The ConfigMaps with the limiter switched on, everything else as it is written."""
     document, _ = find(fleet.config_maps, settings, settings.controller_namespace, saturation_names(settings))
     key = document.id if document is not None else Key(settings.controller_namespace, settings.saturation_config_map)
     data = dict(fleet.config_maps.get(key) or {})

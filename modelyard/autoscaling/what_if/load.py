@@ -15,10 +15,9 @@ from modelyard.objects import Key
 
 
 def scale_load(fleet: Fleet, settings: FleetSettings, subject: str, factor: float) -> tuple[Fleet, list[str]]:
-    """The fleet with ``factor`` times the load of ``subject``: a model ID, a binding, or ``""`` for everything.
+    """The fleet with ``factor`` times the load of a model ID, a binding, or ``""`` (all). Request sizes stay.
 
-    Request sizes stay. Latencies that were observed belong to another load and are forgotten, so that nothing is
-    learnt from them. Raises ``WhatIfError`` for a subject that does not exist.
+    Observed latencies are dropped, so that nothing is learnt from them. Raises ``WhatIfError`` for unknown subjects.
     """
     models = {variant.model_id for variant in fleet.variants}
     views = tuple(view for view in fleet.bindings if not subject or subject in (view.key.name, str(view.key)))
@@ -29,8 +28,7 @@ def scale_load(fleet: Fleet, settings: FleetSettings, subject: str, factor: floa
     told = [f"{factor:g} times the load of {subject or 'everything'}, as if it had been so all along"]
     if factor == 1:
         return fleet, told
-    engines = engines_of(fleet, settings)
-    signals, unknown = _signals(fleet, wanted, factor, engines)
+    signals, unknown = _signals(fleet, wanted, factor, engines_of(fleet, settings))
     if unknown:
         told.append(f"{unknown} pods do not say how many requests run: what their KV cache cannot take is not counted")
     chosen = {view.key for view in views}
@@ -86,10 +84,7 @@ def _measured(one: PodMeasures, factor: float) -> dict[str, Any]:
 
 
 def scaled_binding(view: BindingView, factor: float) -> BindingView:
-    """A binding whose metrics, totals and demand are ``factor`` times what they are.
-
-    Shares (KV use ...) are multiplied too and may pass 1: then they say how many instances would hold them.
-    """
+    """A binding under ``factor`` times its load. Shares may pass 1: they say how many instances would hold them."""
     return replace(view, targets=tuple(_target(target, factor) for target in view.targets))
 
 

@@ -99,7 +99,7 @@ def _name(record: Record) -> tuple[str, str]:
 
 
 def _moves(decision: TickDecision, before: States, seconds: float) -> list[Move]:
-    """Targets that differ from the ones before; in the first tick, from what is there."""
+    """In the first tick, compared with the present replicas."""
     found = []
     for record in decision.records:
         known = before.get(_name(record))
@@ -111,7 +111,7 @@ def _moves(decision: TickDecision, before: States, seconds: float) -> list[Move]
 
 
 def _quiet(fleet: Fleet, settings: FleetSettings, longest_start: float) -> float:
-    """Seconds after which a world in which nothing has changed will not change any more: its longest delay."""
+    """Seconds without a change after which none will come: the longest delay."""
     waits = [settings.scale_down_delay, settings.partial_limit, settings.load_window, longest_start]
     waits.append(UNPROVEN_WARM_UPS * settings.warm_up)
     if any(load.history for load in fleet.signals.loads.values()):

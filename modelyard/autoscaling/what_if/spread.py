@@ -56,10 +56,7 @@ def engine_of(seen: Observation) -> PodEngine:
 
 
 def under_load(told: type[PodMeasures], part: Callable[[str], float | None]) -> dict[str, Any]:
-    """What changes in a pod's values under another load: its ``part`` of the load, by field; what nobody knows then.
-
-    What the pod holds of the requests (``UnderLoad.PLACED``) is left out.
-    """
+    """Values of a pod with ``part`` of its load, by field (``None``: unknown), without ``UnderLoad.PLACED``."""
     changing = (UnderLoad.SHARED, UnderLoad.UNKNOWN)
     found = {name: measure.under_load for name, measure in told.measures().items() if measure.under_load in changing}
     return {name: part(name) if kind is UnderLoad.SHARED else None for name, kind in found.items()}
@@ -109,7 +106,7 @@ class Spread:
         return self._by_requests(made) if self._whole else self._by_value(made)
 
     def _pod(self, key: Key, engine: PodEngine, model: str) -> tuple[PodSignal, float]:
-        """The pod's own signal, or that of a mean pod of its variant, or of the model; with its room."""
+        """The pod's own signal, else a mean pod's of its variant or model; with its room."""
         if key in self._known:
             return self._known[key], self._rooms[key]
         like = [k for k, e in self._engines.items() if e.variant == engine.variant] or list(self._known)

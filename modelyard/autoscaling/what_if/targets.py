@@ -28,10 +28,7 @@ class LatencyTarget(NamedTuple):
 def with_targets(
     fleet: Fleet, settings: FleetSettings, kind: str, subject: str, target: LatencyTarget
 ) -> tuple[Fleet, list[str]]:
-    """The fleet with another ``kind`` (``TTFT`` or ``ITL``) in the service class ``subject``, ``""`` for all of them.
-
-    A share leaves classes without such a target without. Raises ``WhatIfError`` when there is no such class.
-    """
+    """The fleet with another ``TTFT`` or ``ITL`` in one class, or in all (``""``) that have it. ``WhatIfError``."""
     option = f"--slo-{kind.lower()}"
     classes: list[str] = []
     changed: dict[Key, Mapping[str, str]] = {}

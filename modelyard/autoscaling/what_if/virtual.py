@@ -55,7 +55,6 @@ class Deployed:
         self.startup = startup(seen, settings)
         self.spec = seen.spec
         self.pool = ""
-        """The accelerator, as the decisions say."""
         self._made = 0
         self._owner = next((pod.owner for pod in seen.pods if pod.owner is not None), None) or owner_of(
             self.workload.id
@@ -118,8 +117,7 @@ def _replicas(seen: Observation, start: float, settings: FleetSettings, now: flo
 class Placement:
     """The free GPUs of a fleet's nodes once ``pods`` have theirs, so that GPUs are used once.
 
-    Where no node of its accelerator is known a replica runs without one. Where nodes are known and none has room it
-    waits, as it would for the scheduler.
+    Without a known node of its accelerator a replica runs without one; with full nodes it waits for the scheduler.
     """
 
     def __init__(self, fleet: Fleet, pods: Iterable[Pod]) -> None:
@@ -199,7 +197,6 @@ class VirtualFleet:
         )
 
     def follow(self, decision: TickDecision) -> None:
-        """Remember what was decided, and scale the workloads."""
         for one in decision.variants:
             self._remember(one)
             (record,) = one.records
@@ -217,7 +214,6 @@ class VirtualFleet:
                 self._bindings[policy.key].follow(policy, self.now)
 
     def advance(self) -> None:
-        """One tick later."""
         self.now += self._settings.tick
 
     def _place(self) -> None:
@@ -237,7 +233,6 @@ class VirtualFleet:
 
     @property
     def starting(self) -> bool:
-        """Whether replicas are on their way that will come."""
         waits = (r.ready_at for deployed in self._deployed.values() for r in deployed.replicas)
         bindings = self._bindings.values()
         return any(self.now < at < inf for at in waits) or any(binding.starting(self.now) for binding in bindings)
@@ -248,8 +243,7 @@ class VirtualFleet:
         return max((deployed.startup for deployed in self._deployed.values()), default=0.0)
 
     def _remember(self, decision: VariantDecision) -> None:
-        before = self._variants[decision.key]
-        after = replace(before, memory=decision.memory, conditions=decision.conditions)
+        after = replace(self._variants[decision.key], memory=decision.memory, conditions=decision.conditions)
         target = decision.records[0].target.replicas
         if target is not None:
             after = replace(after, status_replicas=target, last_run=self.now)
@@ -306,7 +300,7 @@ def _later(signal: PodSignal, seconds: float) -> PodSignal:
 
 
 def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
-    """The arrivals go on as they are; what was before grows old."""
+    """Arrivals go on unchanged; the history ages."""
     if load.arrivals is None or not load.history:
         return load
     points = [point for point in load.history if point[0] > now - settings.trend_window - settings.tick]
@@ -320,7 +314,7 @@ def _held(load: ModelLoad, now: float, settings: FleetSettings) -> ModelLoad:
 def _performance(
     found: Sequence[PodPerformance], pods: Sequence[tuple[Key, PodEngine]], model: Model, moved: bool
 ) -> list[PodPerformance]:
-    """What the engines do, with the same requests in all; how fast they are now nobody has measured."""
+    """The requests in all stay the same; present speeds are unknown."""
     mine = {Key(p.namespace, p.pod): p for p in found if (p.namespace, p.model) == model}
     if not moved:
         return [mine[key] for key, _ in pods if key in mine]

@@ -34,8 +34,7 @@ class PublishedBindings(Protocol):
 
     instance: str | None
 
-    def published_bindings(self) -> Iterable[Gauges]:
-        """The targets whose gauges may be served."""
+    def published_bindings(self) -> Iterable[Gauges]: ...
 
 
 def gauges_of(key: Key, status: Mapping[str, Any]) -> Iterator[Gauges]:
@@ -56,7 +55,6 @@ class PolicyCollector(Collector):
         self._fleet = fleet
 
     def collect(self) -> Iterable[Metric]:
-        """The families, built from what the resources say now."""
         own = [self._fleet.instance] if self._fleet.instance else []
         labels = ["binding_name", "namespace", "target", *(["controller_instance"] if own else [])]
         desired = GaugeMetricFamily(

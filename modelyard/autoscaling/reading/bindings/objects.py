@@ -81,12 +81,10 @@ class TargetSpec:
 
     @property
     def is_alias(self) -> bool:
-        """Whether what it is has to be looked up."""
         return self.workload.kind in ALIASES
 
     @property
     def candidates(self) -> tuple[WorkloadId, ...]:
-        """What the target may be, best first."""
         id_ = self.workload
         if not self.is_alias:
             return (id_,)
@@ -96,10 +94,7 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class BindingSpec:
-    """A binding as read: ``view`` is complete but for its targets and its policy.
-
-    ``sources`` maps a target's name to its PromQL by metric; ``""`` stands for the binding as a whole.
-    """
+    """A binding without targets and policy in ``view``. ``sources``: PromQL by target name (``""``: all) and metric."""
 
     view: BindingView
     targets: tuple[TargetSpec, ...]
@@ -112,7 +107,6 @@ class BindingSpec:
         return any(target.workload.namespace != self.view.key.namespace for target in self.targets)
 
     def expression(self, text: str) -> Expression:
-        """PromQL of the binding's."""
         return Expression(self.view.key.namespace, text)
 
     def source_problem(self, policy: PolicyView) -> str | None:
@@ -215,7 +209,7 @@ def binding(obj: Object, *, strict: bool = False) -> BindingSpec:
 
 
 def _graces(text: str, targets: Sequence[str]) -> tuple[float, dict[str, float]]:
-    """Return the grace period of all targets, and those of single ones. ``ValueError`` says what to write."""
+    """Fleet-wide and per target, in seconds. Raises ``ValueError`` with what to write."""
     if "=" not in text:
         return max(0.0, parse_go_duration(text)), {}
     graces: dict[str, float] = {}
@@ -228,10 +222,7 @@ def _graces(text: str, targets: Sequence[str]) -> tuple[float, dict[str, float]]
 
 
 def within_reach(binding: BindingSpec, namespaces: Mapping[str, Namespace]) -> BindingSpec:
-    """The binding without targets in namespaces that do not let it in, which are its problem and nobody's rival.
-
-    ``namespaces`` are those that are known; only a binding that ``crosses_namespaces`` needs them.
-    """
+    """The binding without targets in namespaces that do not let it in; ``namespaces`` matter only if it crosses any."""
     home = binding.view.key.namespace
     places = sorted({target.workload.namespace for target in binding.targets})
     refused = {place: why for place in places if (why := refusal(home, place, namespaces)) is not None}
@@ -292,8 +283,7 @@ def backends_of(workloads: Iterable[Workload]) -> dict[Key, list[Workload]]:
     found: dict[Key, list[Workload]] = {}
     for one in workloads:
         if (labels := one.template_labels).keys() >= {_MODEL, _BACKEND}:
-            key = Key(one.id.namespace, f"{labels[_MODEL]}-{labels[_BACKEND]}")
-            found.setdefault(key, []).append(one)
+            found.setdefault(Key(one.id.namespace, f"{labels[_MODEL]}-{labels[_BACKEND]}"), []).append(one)
     return found
 
 
@@ -321,7 +311,7 @@ def _target(part: Object, namespace: str) -> TargetSpec | None:
 
 
 def _sources(text: str | None, targets: set[str]) -> dict[str, dict[str, str]]:
-    """The map of the annotation, by target (``""``: the whole binding). ``ValueError`` says how it should look."""
+    """By target (``""``: the whole binding). Raises ``ValueError`` with the expected form."""
     if not text or not text.strip():
         return {}
     document = parse_document(text)

@@ -80,7 +80,7 @@ def owners_of(pod: Pod) -> Iterable[tuple[str, str, str]]:
 
 
 def _same(pod: Pod, workload: Workload) -> bool:
-    """Not the pods of a StatefulSet that was deleted and made again under its name."""
+    """Excludes pods of a StatefulSet that was deleted and made again under its name."""
     if workload.id.kind != "StatefulSet" or pod.owner is None:
         return True
     return not workload.uid or not pod.owner.uid or workload.uid == pod.owner.uid

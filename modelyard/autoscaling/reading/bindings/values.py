@@ -104,10 +104,7 @@ class Histories:
     def measure(
         self, wanted: Mapping[Scrape, Iterable[str]], pages: Mapping[Scrape, Page | str], from_start: Collection[Scrape]
     ) -> Measured:
-        """The values of each page; remembers this look, and forgets pods that are gone.
-
-        ``from_start``: pages of which a histogram's whole life counts while there is no earlier look.
-        """
+        """The values of each page; pods that are gone are forgotten. ``from_start``: a first histogram counts whole."""
         results: dict[Scrape, _Values | str] = {}
         fresh: dict[tuple[str, int, str], PodHistory] = {}
         for scrape, page in pages.items():

@@ -23,7 +23,6 @@ class ListedBindings:
     policies: Mapping[Key, PolicySpec] = field(default_factory=dict)
     policies_error: str | None = None
     others: tuple[Rival, ...] = ()
-    """What other loops scale."""
 
     @property
     def homes(self) -> list[str]:
@@ -40,9 +39,7 @@ class TargetPlan:
     problem: str | None
     pods: TargetPods
     metrics: tuple[str, ...] = ()
-    """Policy metrics that come from the pods."""
     active: bool = False
-    """Whether there is anything to decide on."""
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -54,8 +51,7 @@ class TargetPlan:
 
 def policy_of(binding: BindingSpec, listed: ListedBindings) -> tuple[PolicyView | None, str | None]:
     """The policy, and what is wrong with it or with the binding's use of it; neither where no policy has the name."""
-    key = Key(binding.view.key.namespace, binding.view.policy_name)
-    found = listed.policies.get(key)
+    found = listed.policies.get(Key(binding.view.key.namespace, binding.view.policy_name))
     if found is not None:
         return found.view, found.problem if found.view is None else binding.source_problem(found.view)
     if listed.policies_error is not None:
@@ -117,7 +113,6 @@ def binding_view(
 
 
 def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
-    """The target, and whether its pods say anything about requests in them."""
     spec, workload, pods = plan.spec, plan.workload, plan.pods
     if workload is None:
         bare = TargetView(spec.name, spec.workload, spec.minimum, spec.maximum, spec.cost, grace=spec.grace)
@@ -148,7 +143,7 @@ def _target(plan: TargetPlan, measured: Measured) -> tuple[TargetView, bool]:
 def _with_external(
     targets: list[TargetView], binding: BindingSpec, policy: PolicyView, answers: Answers
 ) -> list[TargetView]:
-    """Totals from Prometheus. One of the whole binding is put on its first readable target, so that it counts once."""
+    """A total of the whole binding is put on its first readable target, so that it counts once."""
     first = next((target.name for target in targets if target.current is not None), None)
     result = []
     for target in targets:

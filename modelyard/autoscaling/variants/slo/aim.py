@@ -138,7 +138,7 @@ def _engine(rate: Rate, prompt: float, output: float) -> Speed | None:
 
 
 def _worth(rate: Rate, engine: Speed, load: float) -> tuple[Rate, bool]:
-    """Whether a variant in saturation form, of which a replica carries so much (in engines), is to be aimed with."""
+    """Decide whether to aim with a variant in saturation form; ``load``: engines of work per replica."""
     service, memory = rate.objective.service, rate.memory
     if service is None or service.name != DEFAULT:
         return rate, True
@@ -159,7 +159,6 @@ def _learn(
     settings: FleetSettings,
     now: float,
 ) -> tuple[Rate, float]:
-    """Return the rate with what was learnt in a calm time, and how much of its load a replica really carries."""
     objective, memory, since = rate.objective, rate.memory, now - CALM * settings.load_window
     before = 1.0 if objective.learnt is not None else memory.capacity
     if objective.learnt is not None or not calm(seen, objective.performance, settings, now):

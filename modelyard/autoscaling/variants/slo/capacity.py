@@ -44,10 +44,7 @@ class QuotaRow(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A variant that takes part: its replicas, what is under way, a replica's rate, and its quotas by capacity row.
-
-    ``pool_row`` is the capacity row of its accelerators, empty where none are counted.
-    """
+    """A participating variant, its rate and quotas by row; ``pool_row``: its accelerators' (empty: none counted)."""
 
     sized: Sized
     variant: VariantTransition
@@ -57,27 +54,22 @@ class Member(NamedTuple):
 
     @property
     def seen(self) -> Observation:
-        """The observation of the variant."""
         return self.sized.seen
 
     @property
     def target(self) -> int:
-        """The replicas it is to have."""
         return self.sized.replicas or 0
 
     @property
     def is_sized(self) -> bool:
-        """True where a replica's rate is known."""
         return self.rate.known and self.rate.objective.problem is None
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The capacity rows that its replicas take units of: its pool, and the quotas."""
         return (self.pool_row, *self.quotas) if self.pool_row else tuple(self.quotas)
 
     @property
     def units(self) -> int:
-        """The accelerators that its target takes."""
         return max(0, self.target - self.variant.lost) * self.seen.gpus
 
     @property
@@ -192,7 +184,7 @@ def _competitor(
 
 
 def _quotas(seen: Observation, quotas: Sequence[Quota]) -> dict[str, QuotaRow]:
-    """Return what caps a variant, by capacity row: quotas of all namespaces together and of its own."""
+    """Quotas of all namespaces together and of its own, by capacity row."""
     return {
         f"quota {index}/{namespace}/{seen.pool}": QuotaRow(quota.name, namespace, seen.pool, allowed)
         for index, quota in enumerate(quotas)
@@ -202,7 +194,7 @@ def _quotas(seen: Observation, quotas: Sequence[Quota]) -> dict[str, QuotaRow]:
 
 
 def _within_quotas(members: Sequence[Member], variants: Variants) -> dict[str, int]:
-    """Return the GPUs that quotas leave to the members, by capacity row; what they hold now at least."""
+    """At least what the members hold now."""
     holding: dict[str, list[Member]] = defaultdict(list)
     for member in members:
         for row in member.quotas:
@@ -236,10 +228,7 @@ def _pinned(seen: Observation, pools: Pools) -> int:
 def scarce(
     models: Sequence[CompetingModel], capacity: Mapping[str, int], counted: Collection[str] | None = None
 ) -> tuple[set[int], set[str]]:
-    """Return which models compete, also through others, for accelerators of which too few are there, and their rows.
-
-    ``counted`` are the rows that count (``None``: all).
-    """
+    """Return the models that compete, also through others, for scarce accelerators, and these rows (of ``counted``)."""
     used: dict[str, int] = defaultdict(int)
     touched: dict[str, list[int]] = defaultdict(list)
     for index, model in enumerate(models):
@@ -306,8 +295,7 @@ def _changes(
 ) -> Iterator[tuple[Key, ReplicaChange]]:
     """Yield the model's changes; ``over`` are the quotas that do not suffice.
 
-    What runs is given up only where another model takes it (the others are in ``keeps``): giving it up for a cheaper
-    mix alone would undo, without any delay, what the demand had asked for a tick before.
+    What runs is given up only to another model (``keeps``: the others), never for a cheaper mix: no delay would apply.
     """
     note = f" ({note})" if note else ""
     quota = next((quota for m in model.members for row, quota in m.quotas.items() if row in over), None)

@@ -1,7 +1,4 @@
-"""What the status shows of a variant with a profile, its own or learnt: further conditions, and ``currentAlloc``.
-
-Source: WVA SLO reference, "Status and conditions" and "Current allocation".
-"""
+"""Status of variants with a profile. Source: WVA SLO reference, "Status and conditions", "Current allocation"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Loads and rates of all groups with latency targets, before any of them is decided.
-
-Group by group where it can be: what one of them breaks, it breaks alone.
-"""
+"""Loads and rates of groups with latency targets, before any is decided; a failure concerns its group only."""
 
 from __future__ import annotations
 

@@ -28,10 +28,9 @@ QUIET = 1e-6
 
 
 class MeasuredLoad(NamedTuple):
-    """The load of a group as it was measured.
+    """The load of a group as measured; ``share`` is its part of the model's load.
 
-    ``history`` is (time, requests per second) of the whole model, ``sizes_seen`` (time, prompt, output) mean tokens of
-    the requests that finished before, both oldest first. ``share`` is the group's part of the model's load.
+    ``history`` has (time, requests/s) of the model, ``sizes_seen`` (time, mean prompt, output tokens), oldest first.
     """
 
     group: Group
@@ -49,7 +48,7 @@ def unsized(group: Group) -> dict[str, Rate]:
 
 
 def _completions(group: Group, performances: Performances, window: float) -> float | None:
-    """Requests that the group's pods finished in the window; ``None`` when no ready pod says so."""
+    """``None`` when no ready pod reports them."""
     total, known, ready = 0.0, False, 0
     for seen in group.variants:
         ready += seen.ready or 0
@@ -102,7 +101,7 @@ def measure_load(
 
 
 def _part(group: Group, together: Sequence[Group], performances: Performances, window: float) -> float | None:
-    """Return the group's share of the model's load, by what each group's pods finish."""
+    """By completions of each group's pods."""
     if len(together) == 1:
         return 1.0
     finished = [_completions(other, performances, window) for other in together]
@@ -130,7 +129,7 @@ def _nothing_in_flight(group: Group) -> bool:
 
 
 def _full_window(group: Group, history: Sequence[tuple[float, float]], window: float, now: float) -> bool:
-    """Whether the measured load covers a whole window, so that little of it is not just the beginning of much."""
+    """Too little load may be the beginning of much."""
     if history:
         return now - history[0][0] >= window
     starts = [pod.ready_since for seen in group.variants for pod in seen.pods if pod.ready_since is not None]

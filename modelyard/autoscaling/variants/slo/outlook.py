@@ -126,7 +126,7 @@ def predicted(
 
 
 def _attained(forecast: LoadForecast, name: str, replicas: int, load: float) -> float | None:
-    """Return the share of requests within both targets on so many replicas; only where that is aimed at."""
+    """``None`` unless that share is aimed at."""
     if (attains := forecast.rates[name].attains) is None:
         return None
     engines, count = np.array(load * attains.busy), np.array(min(replicas, MOST))

@@ -1,7 +1,4 @@
-"""What variants aim at: their service class, price and performance profile, written or learnt.
-
-Variant by variant: what one of them breaks, it breaks alone.
-"""
+"""Service class, price and profile (written or learnt) of variants; a failure concerns its variant only."""
 
 from __future__ import annotations
 
@@ -38,8 +35,7 @@ BATCH = 256
 def read_objectives(
     fleet: Fleet, variants: Sequence[Observation], performances: Performances, settings: FleetSettings
 ) -> tuple[list[Observation], list[ObjectNotice]]:
-    """Return the variants, with an objective each where a profile exists or can be learnt, and what to say about
-    ConfigMaps."""
+    """Return the variants, with an objective where a profile exists or is learnt, and remarks on ConfigMaps."""
     aimed = settings.aim is SizingAim.ATTAINMENT and (settings.target_ttft > 0 or settings.target_itl > 0)
     having = [seen.variant.slo is not None or (aimed and _can_learn(seen, performances)) for seen in variants]
     if not any(having):
@@ -72,7 +68,6 @@ def read_objectives(
 
 
 def _can_learn(seen: Observation, performances: Performances) -> bool:
-    """Return whether a variant in saturation form shows how fast its engine is, or did."""
     if seen.variant.form != "saturation" or not seen.handling.reading.uses_load:
         return False
     if seen.memory.slo is not None and seen.memory.slo.speed is not None:
@@ -86,7 +81,7 @@ def _performance(seen: Observation, performances: Performances) -> list[PodPerfo
 
 
 def _by_model(seen: Observation, start: Objective, classes: ServiceClasses, settings: FleetSettings) -> Objective:
-    """Return the class that has a model in saturation form, else the fleet's targets."""
+    """The class of a model in saturation form, else the fleet's targets."""
     variant = seen.variant
     service = classes.resolve(variant.key.namespace, NOBODY, variant.model_id, by_reference=False).service
     if service is None:
@@ -96,7 +91,6 @@ def _by_model(seen: Observation, start: Objective, classes: ServiceClasses, sett
 
 
 def _learnt(seen: Observation, objective: Objective, fleet: Fleet, settings: FleetSettings) -> Objective:
-    """Return the objective with the speed that the engine showed as its profile, once enough was seen."""
     sizes = fleet.signals.sizes.get((seen.key.namespace, seen.variant.model_id))
     memory = online.learn(seen, objective, sizes.prompt if sizes is not None else (), settings, fleet.now)
     objective = objective._replace(memory=memory)

@@ -1,7 +1,4 @@
-"""The queueing model applied to the fleet: what one replica of every variant can take, and what to expect at a load.
-
-Source: WVA SLO reference, "Sizing: highest rate within targets".
-"""
+"""The queueing model applied to variants. Source: WVA SLO reference, "Sizing: highest rate within targets"."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ def profiles_of(rows: Sequence[Row]) -> Profiles:
 
 
 def size_all(forecasts: Sequence[LoadForecast], size_rows: SizeRows) -> list[LoadForecast | str]:
-    """Return the forecasts with the rate of each variant that can be sized, or what failed.
-
-    All are sized in one call. If that fails, it is made again for each forecast alone.
-    """
+    """Return the forecasts with rates, or errors. All are sized in one call; if it fails, each is sized alone."""
     prepared: list[tuple[LoadForecast, list[tuple[str, Row]]]] = []
     for forecast in forecasts:
         sizes, rates = forecast.sizes or SMALLEST, forecast.rates
@@ -129,10 +123,7 @@ def predict(
     percentile: float | None = None,
     model: Callable[[Profiles, ArrayLike], Measures] = analyse,
 ) -> list[Expected]:
-    """Return what each row's replica does at its load; ``corrected`` by what was learnt from observation.
-
-    ``percentile`` (percent) of TTFT instead of its mean, so that it speaks of what a percentile target speaks of.
-    """
+    """Predict each row at its load; ``corrected``: by learnt factors. ``percentile`` is of TTFT (``None``: mean)."""
     if not rows:
         return []
     loads = np.array([row.load for row in rows], dtype=np.float64)

@@ -32,7 +32,6 @@ class LatencyTargets:
         self._reactive = reactive
 
     def propose(self, demand: ModelDemand, tick: TickContext) -> Proposal:
-        """Return a target for every variant of the group."""
         settings, now = tick.settings, tick.now
         forecast = demand.model_forecast
         saturation = self._reactive.propose(demand, tick)
@@ -73,7 +72,7 @@ def _combine(
     blind: object,
     safe: bool | None,
 ) -> Proposed:
-    """``reactive`` is what saturation says of the variant, if anything; ``blind`` is why it could not be asked."""
+    """``reactive`` is saturation's proposal for the variant, if any; ``blind`` is why it could not be asked."""
     base = variant.base
     wanted = proposal.replicas.get(variant.name, base)
     asked = base if reactive is None or reactive.replicas is None else reactive.replicas

@@ -29,10 +29,9 @@ from modelyard.autoscaling.variants.transition import describe_transition, first
 
 
 class GroupProposal(NamedTuple):
-    """Replicas by variant name, and why.
+    """Replicas by variant name, and why; ``wanted`` by the covering, before damping (``None``: not asked).
 
-    ``wanted`` is what the covering needs, before anything damps it (``None``: it was not asked). By variant name,
-    ``shortages`` says which replicas cannot be added, ``overridden`` what saturation overruled.
+    By variant name, ``shortages`` are replicas that cannot be added, ``overridden`` what saturation overruled.
     """
 
     replicas: Mapping[str, int]
@@ -44,10 +43,7 @@ class GroupProposal(NamedTuple):
 
 
 def option_of(variant: VariantTransition, rate: Rate, retry: bool = False) -> Option:
-    """Return what the covering may do with the replicas that can be counted on.
-
-    A variant that did not get the pods it was to have does not grow; with ``retry`` one does of which others serve.
-    """
+    """Return the covering's option. One short of the pods ordered does not grow; with ``retry`` a serving one does."""
     seen = variant.seen
     lower, upper = seen.bounds.lower, seen.bounds.upper
     existing = variant.base - variant.lost
@@ -106,8 +102,7 @@ def propose(
     if useless and any(v.base > v.lost for v in variants):
         # What never came up carries nothing: it goes first, and by itself.
         wanted = base | useless
-    relaxed = _relax(demand, transitions, variants, base, wanted, settings, now, safe)
-    return relaxed._replace(wanted=wanted)
+    return _relax(demand, transitions, variants, base, wanted, settings, now, safe)._replace(wanted=wanted)
 
 
 def _grow(
@@ -137,8 +132,7 @@ def _grow(
 def up_to(variant: VariantTransition, wanted: int, settings: FleetSettings) -> int:
     """Return what the load demands, bounded per decision by the larger of steps and factor.
 
-    It is also bounded to two decisions ahead of what is ready: a measurement that is wrong for a whole window must not
-    order hundreds of replicas.
+    Also by two decisions beyond what is ready: a window of wrong measurements must not order hundreds of replicas.
     """
     seen, base = variant.seen, variant.base
     if wanted <= base:

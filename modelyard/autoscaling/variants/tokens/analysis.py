@@ -1,7 +1,4 @@
-"""The repaired token analysis: a model's load and capacity in tokens, ready for the common rules in ``targets``.
-
-Source: WVA saturation reference, 'Token analyzer', with the repairs of its 'Defects'.
-"""
+"""The repaired token analysis. Source: WVA saturation reference, 'Token analyzer', with repairs of its 'Defects'."""
 
 from __future__ import annotations
 
@@ -83,29 +80,23 @@ class TokenAnalysis(Assessment):
 
     @property
     def scale_up(self) -> bool:
-        """Whether capacity is short."""
         return self.short_of(self.supply, 1.0)
 
     @property
     def lost(self) -> float:
-        """Tokens that stuck replicas could hold."""
         return fsum(v.lost * v.worth for v in self.variants.values())
 
     @property
     def supply(self) -> float:
-        """Tokens that the ready replicas can hold."""
         return fsum(v.serving * v.worth for v in self.variants.values())
 
     def worth(self, seen: Observation) -> float:
-        """Return the tokens that one replica of the variant can hold."""
         return float(self.variants[seen.name].worth)
 
     def wanted(self, factor: float = 1.0) -> float:
-        """Tokens of capacity that ``factor`` times the load needs."""
         return self.demand * factor / self.thresholds.up
 
     def short_of(self, provided: float, factor: float) -> bool:
-        """Whether ``provided`` tokens of capacity would be too few for ``factor`` times the load."""
         return round(self.wanted(factor) - provided, DIGITS) > 0
 
     def fits(self, removed: Mapping[str, int], factor: float = 1.0) -> bool:
@@ -249,7 +240,7 @@ def _fill_in(result: TokenAnalysis, unknown: Sequence[Observation]) -> None:
 
 
 def _learn(result: TokenAnalysis, seen: Observation, observed: Mapping[str, Sequence[int]]) -> None:
-    """Keep what was in use when a queue formed: one value per tick and class, and only where it says something new."""
+    """One value per tick and class, and only where it says something new."""
     history: Mapping[str, Sequence[float]] = seen.memory.compute_limits
     changed = False
     for bucket, values in sorted(observed.items()):

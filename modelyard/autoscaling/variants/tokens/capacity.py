@@ -1,7 +1,4 @@
-"""What one replica holds and can hold, in tokens. Pure.
-
-Source: WVA saturation reference, 'Token analyzer', 'Per replica'.
-"""
+"""Tokens a replica holds and can hold. Pure. Source: WVA saturation reference, 'Token analyzer', 'Per replica'."""
 
 from __future__ import annotations
 
@@ -40,7 +37,6 @@ class ReplicaCapacity(NamedTuple):
 
     @property
     def saturated(self) -> bool:
-        """Whether the replica has as much as it can take."""
         return self.demand >= self.effective
 
 

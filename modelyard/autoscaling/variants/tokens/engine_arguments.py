@@ -1,7 +1,4 @@
-"""What an engine's command line says about its capacity. Used for variants of which no replica reports.
-
-Source: WVA saturation reference, 'Engine arguments'.
-"""
+"""Capacity by command line, if no replica reports. Source: WVA saturation reference, 'Engine arguments'."""
 
 from __future__ import annotations
 
@@ -37,7 +34,6 @@ class EngineArguments:
 
     @property
     def effective_batched_tokens(self) -> int:
-        """Most tokens of one engine step."""
         if self.batched_tokens is not None:
             return self.batched_tokens
         if self.v1:
@@ -67,10 +63,7 @@ class EngineArguments:
 
 @lru_cache(maxsize=4096)
 def parse_engine_arguments(arguments: tuple[str, ...]) -> EngineArguments:
-    """Read command and arguments of a container, also inside ``sh -c`` strings; what cannot be read keeps its default.
-
-    The engine is of the V1 generation unless ``VLLM_USE_V1=0`` stands before the command; the last one counts.
-    """
+    """Read a command, also in ``sh -c``; the unreadable keeps defaults. V1 unless the last ``VLLM_USE_V1`` is 0."""
     words, v1 = list(_words(arguments)), True
     given: dict[str, str] = {}
     switched: set[str] = set()
@@ -133,7 +126,7 @@ def _fraction(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    """A whole number above zero, with the engine's suffixes (``32k`` is 32 000, ``32K`` 32 768)."""
+    """With the engine's suffixes: ``32k`` is 32 000, ``32K`` 32 768."""
     factor = _SUFFIXES.get(text[-1:], 1)
     value = float(text[:-1] if factor != 1 else text) * factor
     if not math.isfinite(value) or value < 1:

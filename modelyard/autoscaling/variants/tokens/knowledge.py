@@ -41,7 +41,6 @@ class Known:
         self._variants = {seen.name: seen for seen in variants}
         self._prompt, self._output, self._limits = prompt, output, limits
         self.totals: dict[str, list[int]] = {}
-        """KV tokens of reporting replicas."""
         self.live: dict[str, int] = {}
         """Median capacity of reporting replicas whose cache size is known."""
 
@@ -59,7 +58,6 @@ class Known:
         return arguments_of(seen).effective_batched_tokens
 
     def capacity(self, seen: Observation) -> int:
-        """Capacity per replica of a variant of which no replica reports."""
         if seen.name in self.live:
             return self.live[seen.name]
         arguments = arguments_of(seen)
@@ -74,7 +72,7 @@ class Known:
         return min(ways, default=floor(arguments.effective_batched_tokens * self._limits.kv))
 
     def _like(self, seen: Observation) -> list[Observation]:
-        """Other variants with the same accelerator, GPUs and capacity-relevant arguments."""
+        """Siblings: the same accelerator, GPUs and capacity-relevant arguments."""
         mine = arguments_of(seen)
         return [
             other
