@@ -91,10 +91,7 @@ def _root_schema(kind: type[Resource]) -> dict[str, Any]:
 
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The structural schema of ``model``.
-
-    Raises ``ValueError``: the model uses something that a structural schema cannot say.
-    """
+    """Return the structural schema of ``model``. Raises ``ValueError``: the model uses what none can express."""
     document = model.model_json_schema(by_alias=True, mode="validation")
     return _rewrite(document, document.get("$defs", {}), model.__name__)
 

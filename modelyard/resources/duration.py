@@ -24,10 +24,7 @@ class Duration:
     _nanoseconds: int
 
     def __init__(self, text: str) -> None:
-        """Parse Go's notation: a sign, then numbers each with a unit (h, m, s, ms, us, ns), or ``0``.
-
-        Raises ``ValueError``: the text is no duration, or longer than Go can hold (about 292 years).
-        """
+        """Parse Go's notation (``-1m30s``, ``0``). Raises ``ValueError``: it is not, or exceeds Go's 292 years."""
         self._nanoseconds = _parse(text)
 
     @classmethod
@@ -45,12 +42,10 @@ class Duration:
 
     @property
     def nanoseconds(self) -> int:
-        """The whole length in nanoseconds."""
         return self._nanoseconds
 
     @property
     def seconds(self) -> float:
-        """The whole length in seconds."""
         return self._nanoseconds / 10**9
 
     def __str__(self) -> str:

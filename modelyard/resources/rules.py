@@ -40,7 +40,6 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """Message and remedy in one line."""
         return f"{self.message} - {self.remedy}"
 
     @property

@@ -36,7 +36,6 @@ class RejectionReason(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The whole sentence."""
         if self.kind is None:
             return self.text
         said = "; ".join(few(_differences(self.formats, self.kind), _ENTRIES_SAID))
@@ -83,12 +82,10 @@ class RuntimeVerdict(NamedTuple):
 
     @property
     def accepted(self) -> bool:
-        """Whether nothing is against it."""
         return not self.reasons
 
     @property
     def why(self) -> str:
-        """Every reason in one line."""
         return "; ".join(reason.message for reason in self.reasons)
 
 
@@ -108,7 +105,6 @@ class Ranking:
 
     @property
     def accepted(self) -> tuple[RuntimeVerdict, ...]:
-        """Those that can serve the model, best first."""
         return tuple(verdict for verdict in self.verdicts if verdict.accepted)
 
 
@@ -123,12 +119,11 @@ def select(
     current: tuple[str, str] | None = None,
     classes: Mapping[str, AcceleratorClass] | None = None,
 ) -> Ranking:
-    """The ranking of the runtimes for the model in a namespace; those of other namespaces are left out.
+    """Rank the runtimes for a model in a namespace; those of other namespaces are left out.
 
-    ``named`` is the runtime that a service names, ``named_kind`` the kind that it says (``named_keys``): such a
-    runtime need not be selectable without being named. ``current`` is the
-    (namespace, name) that a live service runs on: it stays while it is compatible. ``classes`` are the
-    AcceleratorClasses of the cluster by name, ``None`` where it serves no such kind: then memory is not checked.
+    ``named`` is the runtime that a service names, ``named_kind`` the kind that it says (``named_keys``): such a runtime
+    need not be selectable otherwise. ``current`` is the (namespace, name) that a live service runs on: it stays while
+    compatible. ``classes`` are the cluster's AcceleratorClasses by name; ``None``, not served: memory is not checked.
     """
     here = namespace or model.namespace
     seen = [runtime for runtime in runtimes if runtime.namespace in ("", here)]

@@ -64,10 +64,7 @@ class MetricsRelay(NamedTuple):
 
 
 def metrics_relay(port: str | None, url: str | None, engine_port: int, path: str) -> MetricsRelay | None:
-    """Return where metrics are shown by ``RUNTIME_PORT`` and ``RUNTIME_URL``; ``None`` where neither is given.
-
-    ``path`` is the field of the variables. Raises ``Refusal``.
-    """
+    """Return the relay for the metrics' variables, whose field is ``path``; ``None`` without. Raises ``Refusal``."""
     if port is None and url is None:
         return None
     number = _RELAY_PORT
@@ -115,13 +112,11 @@ class Setup:
     connector: str | None
     settings: ModelSettings
     delivery: DeliverySettings
-    """Where files may be on nodes, and what fetching them takes."""
     existing: Existing
     grouped: bool
     """Whether a group is several pods, each an object of its own."""
     lws: bool
     metrics_relay: MetricsRelay | None = None
-    """The container that publishes the engine's metrics; ``None`` without the variables for it."""
 
     @property
     def governed(self) -> bool:
@@ -131,7 +126,6 @@ class Setup:
 
     @property
     def disaggregated(self) -> bool:
-        """Whether its roles run apart."""
         return self.backend.type in DISAGGREGATED
 
     @property
@@ -151,7 +145,6 @@ class Setup:
 
     @property
     def metrics_path(self) -> str:
-        """Where the engine shows its metrics."""
         path = self.literal(RUNTIME_METRICS_PATH) or METRICS
         return path if path.startswith("/") else f"/{path}"
 
@@ -163,11 +156,9 @@ class Setup:
 
     @property
     def live_adapters(self) -> bool:
-        """Whether adapters come and go without a restart."""
         return (self.literal(LIVE_ADAPTERS) or "").lower() in ("true", "1") and self.engine is engines.VLLM
 
     def labels(self) -> dict[str, str]:
-        """Of every child of the backend."""
         return labels(self.model, self.backend.name)
 
     def pod_labels(self, role: str, group: str, entry: bool = True) -> dict[str, str]:
@@ -182,7 +173,6 @@ class Setup:
         }
 
     def metadata(self, name: str) -> Body:
-        """Of a child of the backend."""
         return metadata(self.model, name, self.labels())
 
     def accelerators(self, worker: ModelWorker) -> int:

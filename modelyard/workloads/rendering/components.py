@@ -46,12 +46,10 @@ class ServiceComponent:
 
     @property
     def path(self) -> str:
-        """Where it is in the service."""
         return f"spec.{self.kind}"
 
     @property
     def grouped(self) -> bool:
-        """Whether it asks for a leader or workers."""
         return "leader" in self.spec or "worker" in self.spec
 
     @property

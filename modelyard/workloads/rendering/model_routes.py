@@ -99,7 +99,6 @@ class Behind(NamedTuple):
 
     @classmethod
     def of(cls, children: Iterable[ChildObject]) -> Behind | None:
-        """Of these children; ``None`` where there is none."""
         found = {one.kind: one for one in children if one.kind in KINDS}
         return cls(*(found[kind] for kind in KINDS)) if len(found) == len(KINDS) else None
 

@@ -20,7 +20,6 @@ from modelyard.workloads.rendering.lora import started_engine, with_arguments
 from modelyard.workloads.rendering.values import Body, Note, Refusal
 
 TIMEOUT, CONCURRENCY = "TimeoutWithoutEffect", "ConcurrencyWithoutEffect"
-"""Reasons of notes about ``timeoutSeconds`` and ``containerConcurrency``."""
 LONGEST: Final = 99_999 * 3600
 """Seconds: the longest duration of the Gateway API is 99999h."""
 _DIGITS: Final = 99_999

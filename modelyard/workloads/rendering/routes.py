@@ -58,7 +58,6 @@ class RoutedService:
 
     @property
     def local(self) -> bool:
-        """Whether it is to be reached from inside the cluster only."""
         return self.labels.get(LOCAL_LABEL[0]) == LOCAL_LABEL[1]
 
 

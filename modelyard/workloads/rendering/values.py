@@ -42,7 +42,6 @@ class Refused:
         return "; ".join([*texts[:MOST_PROBLEMS], *(["and more"] if len(texts) > MOST_PROBLEMS else [])])
 
     def each(self) -> tuple[Refused, ...]:
-        """Return all problems of the object, each on its own."""
         return (replace(self, also=()), *self.also)
 
     def _text(self) -> str:
@@ -78,7 +77,6 @@ class Problems:
                 self._refused |= dict.fromkeys(refusal.refused.each())
 
     def raise_all(self) -> None:
-        """Raise one ``Refusal`` with all problems, if there are any."""
         if self._refused:
             first, *more = self._refused
             raise Refusal(first.reason, first.field, first.problem, first.remedy, more)
@@ -98,12 +96,10 @@ class ChildObject:
 
     @property
     def kind(self) -> str:
-        """Its kind."""
         return str(self.body["kind"])
 
     @property
     def name(self) -> str:
-        """Its name."""
         return str(self.body["metadata"]["name"])
 
     @property
@@ -245,9 +241,7 @@ class StoredChild(NamedTuple):
     body: Body
     owner: str
     component: str = ""
-    """Which component it says it belongs to."""
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
         return key_of(self.body)

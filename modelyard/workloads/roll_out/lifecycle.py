@@ -123,12 +123,12 @@ class RollOut(ABC):
         """The services, and what they name."""
 
     @abstractmethod
-    def resolve(self, service: StoredService, world: World) -> Resolved:
-        """What the service names."""
+    def resolve(self, service: StoredService, world: World) -> Resolved: ...
 
     @abstractmethod
-    def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
-        """What is to be there for it."""
+    def render(
+        self, service: StoredService, found: Resolved, abilities: Abilities, world: World
+    ) -> Rendered | Refused: ...
 
     def resolve_recorded(self, service: StoredService, inputs: Body, world: World) -> Resolved:
         """Resolve what a service named when these inputs were recorded. Whatever they say, it raises nothing."""
@@ -152,7 +152,6 @@ class RollOut(ABC):
 
     @property
     def wants(self) -> tuple[Want[Any], ...]:
-        """Services, what they name, what is made for them, their pods, nodes, and what administrators say."""
         return (
             *self.named,
             *wanted(self.kinds, self.labels, self.served),
@@ -165,7 +164,6 @@ class RollOut(ABC):
         )
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
-        """What is to be made, taken away and told for the service of this name."""
         service: StoredService | None = world[self.about].get(key)
         if service is None or service.subject.deleting:
             return None
@@ -213,7 +211,6 @@ class RollOut(ABC):
         return child_rules((*self.kinds, CONTROLLER_REVISIONS), here.result.rights, namespace)
 
     def rendered(self, service: StoredService, found: Resolved, world: World) -> Rendered | Refused:
-        """Render a service from what it names, or say why not."""
         if problem := found.problem or service.problem:
             return problem
         home = service.key.namespace
@@ -393,16 +390,13 @@ class ServiceRollOut(RollOut):
 
     @property
     def kinds(self) -> tuple[ResourceType, ...]:
-        """Of what is made, where the server has them."""
         return child_kinds(self.served)
 
     @property
     def named(self) -> tuple[Want[Any], ...]:
-        """Services, models, weights, runtimes and accelerator classes."""
         return (SERVICES_WANTED, *MODELS_WANTED, *RUNTIMES_WANTED, *classes_wanted(self.served))
 
     def resolve(self, service: StoredService, world: World) -> Resolved:
-        """Its model and its runtime."""
         return resolve(service, world)
 
     def resolve_recorded(self, service: StoredService, inputs: Body, world: World) -> Resolved:
@@ -416,7 +410,6 @@ class ServiceRollOut(RollOut):
         return resolve(service, world, choose)
 
     def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
-        """What is to be there for it."""
         assert isinstance(service.resource, InferenceService)
         result = render(
             service.resource,

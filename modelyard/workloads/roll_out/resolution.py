@@ -40,7 +40,6 @@ class Resolved:
 
     @property
     def inputs(self) -> dict[str, str | None]:
-        """Return the versions of runtime, model and weights that the service is made from, as they are recorded."""
         inputs: dict[str, str | None] = {RUNTIME: None, MODEL: None, WEIGHTS: None}
         if self.runtime is not None:
             inputs[RUNTIME] = f"{self.runtime.kind}/{self.runtime.choice.name}@{self.runtime.generation}"

@@ -21,7 +21,6 @@ class EngineAnswer:
 
     @property
     def well(self) -> bool:
-        """Return whether an engine answers."""
         return self.status == 200
 
     @property

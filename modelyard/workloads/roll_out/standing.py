@@ -43,7 +43,6 @@ class ComponentStanding:
 
     @property
     def reason(self) -> str:
-        """In one word, of the condition."""
         if self.zero:
             return "ScaledToZero"
         if self.ready:
@@ -54,12 +53,10 @@ class ComponentStanding:
 
     @property
     def hindrance(self) -> str:
-        """What keeps an update from being ready, in words."""
         return f"{self.kind}: {self.trouble.message}" if self.trouble is not None else self.message
 
     @property
     def message(self) -> str:
-        """In words."""
         if not self.exists:
             return f"{self.kind}: nothing of it is there yet"
         if self.zero:

@@ -159,13 +159,11 @@ class Offered(NamedTuple):
 
     @property
     def state(self) -> str:
-        """How far its delivery is."""
         found = self.served.stored.status.get("state")
         return found if isinstance(found, str) else ""
 
     @property
     def words(self) -> str:
-        """What its status says of its readiness."""
         ready = condition(self.served.stored.status, "Ready")
         return cut(printable(str(ready.get("message") or ready.get("reason") or "its delivery has not begun")), 500)
 
@@ -189,7 +187,6 @@ class OfferedRuntime:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace, empty for the whole cluster, and name."""
         return self.choice.key
 
 
