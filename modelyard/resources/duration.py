@@ -24,7 +24,10 @@ class Duration:
     _nanoseconds: int
 
     def __init__(self, text: str) -> None:
-        """Parse Go's notation (``-1m30s``, ``0``). Raises ``ValueError``: it is not, or exceeds Go's 292 years."""
+        """Parse Go's notation: a sign, then numbers each with a unit (h, m, s, ms, us, ns), or ``0``.
+
+        Raises ``ValueError``: the text is no duration, or longer than Go can hold (about 292 years).
+        """
         self._nanoseconds = _parse(text)
 
     @classmethod

@@ -39,7 +39,7 @@ KINDS: Final[dict[tuple[str, str], type[Resource]]] = {(cls.group, cls.kind): cl
 
 
 def parse(obj: Mapping[str, Any]) -> Resource:
-    """Read an object of any of the kinds. Raises ``ResourceInvalid``: of another kind, or not valid."""
+    """Read an object of any of the kinds. Raises ``ResourceInvalid``: its kind is unknown, or it is not valid."""
     group = str(obj.get("apiVersion", "")).partition("/")[0]
     kind = str(obj.get("kind", ""))
     cls = KINDS.get((group, kind))

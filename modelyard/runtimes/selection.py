@@ -227,11 +227,7 @@ def _order(verdict: RuntimeVerdict, size: Decimal | None) -> tuple[object, ...]:
 
 
 def _judge(
-    model: ModelView,
-    runtime: Runtime,
-    wishes: Wishes,
-    classes: Mapping[str, AcceleratorClass] | None,
-    asked: bool,
+    model: ModelView, runtime: Runtime, wishes: Wishes, classes: Mapping[str, AcceleratorClass] | None, asked: bool
 ) -> RuntimeVerdict:
     reasons: list[RejectionReason] = []
     notes = list(runtime.remarks)
@@ -268,9 +264,7 @@ def _judge(
     if matching and is_unpublished and not any(entry.quantization for entry in matching):
         notes.append(f"the weights are quantized by {model.kind.method}, which the runtime does not mention")
     best = max(
-        chosen,
-        key=lambda entry: (entry.priority or 1, _type_match(entry, model.kind), _weight(entry)),
-        default=None,
+        chosen, key=lambda entry: (entry.priority or 1, _type_match(entry, model.kind), _weight(entry)), default=None
     )
     if best is None:
         return RuntimeVerdict(runtime, tuple(reasons), tuple(notes))
@@ -311,11 +305,7 @@ def _size(model: ModelView, runtime: Runtime, notes: list[str]) -> list[Rejectio
 
 
 def _accelerator(
-    model: ModelView,
-    runtime: Runtime,
-    wishes: Wishes,
-    classes: Mapping[str, AcceleratorClass],
-    notes: list[str],
+    model: ModelView, runtime: Runtime, wishes: Wishes, classes: Mapping[str, AcceleratorClass], notes: list[str]
 ) -> tuple[str, list[RejectionReason]]:
     agreed = [name for name in runtime.classes if not wishes.classes or name in wishes.classes]
     if unknown := [name for name in runtime.classes if name not in classes]:

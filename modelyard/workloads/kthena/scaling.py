@@ -119,13 +119,7 @@ def _target(setup: Setup, worker: ModelWorker, name: str) -> Body:
 
 
 def _binding(
-    model: Model,
-    backend: str,
-    name: str,
-    policy: str,
-    configuration: Body,
-    grace: str,
-    ratio: str = "",
+    model: Model, backend: str, name: str, policy: str, configuration: Body, grace: str, ratio: str = ""
 ) -> Body:
     found = _object(model, backend, "AutoscalingPolicyBinding", name, {"policyRef": {"name": policy}, **configuration})
     marks = {SCALE_TO_ZERO_GRACE: grace, ROLE_RATIO: ratio, WAKE_QUERY: str(_annotations(model).get(WAKE_QUERY) or "")}

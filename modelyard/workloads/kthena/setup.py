@@ -64,7 +64,7 @@ class MetricsRelay(NamedTuple):
 
 
 def metrics_relay(port: str | None, url: str | None, engine_port: int, path: str) -> MetricsRelay | None:
-    """Return the relay for the metrics' variables, whose field is ``path``; ``None`` without. Raises ``Refusal``."""
+    """Return the relay of ``RUNTIME_PORT`` and ``RUNTIME_URL``, in ``path``; ``None``: neither. Raises ``Refusal``."""
     if port is None and url is None:
         return None
     number = _RELAY_PORT
@@ -223,10 +223,7 @@ def client_name(model: Model) -> str:
 def understand(
     model: Model, index: int, abilities: Abilities, settings: ModelSettings, existing: Existing, problems: Problems
 ) -> Setup | None:
-    """Return one backend of a Model, and collect what is wrong with it; ``None``: nothing more can be said of it.
-
-    With problems the result is good for further checks only.
-    """
+    """Return one backend of a Model, ``None`` if nothing more can be said; with ``problems`` it is for checks only."""
     backend, path = model.spec.backends[index], f"spec.backends[{index}]"
     engine, disaggregated = engines.OF[backend.type], backend.type in DISAGGREGATED
     lws = bool(abilities.version("LeaderWorkerSet", LWS))

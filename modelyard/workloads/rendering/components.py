@@ -101,10 +101,7 @@ class References(NamedTuple):
 
 
 def references(service: InferenceService) -> References:
-    """What has to be looked up for a service, its predictor's included. Raises ``Refusal``.
-
-    ``modelyard.workloads.roll_out.resolution.find_model`` says which model a name means.
-    """
+    """Return what has to be looked up for a service, its predictor's included. Raises ``Refusal``."""
     spec = effective(service)
     model, runtime = spec.get("model") or {}, spec.get("runtime") or {}
     weights = tuple(model.get("fineTunedWeights") or ())

@@ -45,12 +45,7 @@ from modelyard.workloads.rendering.pods import (
     with_parallelism,
 )
 from modelyard.workloads.rendering.reach import HOST_PATHS, SERVICE_ACCOUNTS, by_annotations, check, rights
-from modelyard.workloads.rendering.request_limits import (
-    CONCURRENCY,
-    check_limits,
-    timeout_notes,
-    with_concurrency,
-)
+from modelyard.workloads.rendering.request_limits import CONCURRENCY, check_limits, timeout_notes, with_concurrency
 from modelyard.workloads.rendering.scaling import Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.rendering.shared import shared
 from modelyard.workloads.rendering.special import knative, ray_clusters, with_rdma

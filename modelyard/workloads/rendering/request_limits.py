@@ -53,10 +53,7 @@ _LIMITS: Final[Mapping[str, _Limit]] = {
         "max-running-requests", 4096, ("dp-size", "data-parallel-size", "dp"), shared="enable-dp-attention"
     ),
     VLLM.name: _Limit(
-        "max-num-seqs",
-        1024,
-        ("data-parallel-size-local", "data-parallel-size", "dp"),
-        at_most="max-num-batched-tokens",
+        "max-num-seqs", 1024, ("data-parallel-size-local", "data-parallel-size", "dp"), at_most="max-num-batched-tokens"
     ),
 }
 

@@ -34,8 +34,7 @@ def service_result(
 ) -> ObjectResult:
     """Return the result of a service as the API server has it (``None``: it has none).
 
-    ``well`` are the statuses that its conditions should have. Where waiting longer will not make it ready, it has
-    failed.
+    ``well`` are the conditions' wanted statuses. It has failed where waiting longer will not make it ready.
     """
     if obj is None:
         return ObjectResult(ResultState.GONE, f"{key} is not ready: there is no such service")

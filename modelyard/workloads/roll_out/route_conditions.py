@@ -92,8 +92,5 @@ def _copied(type_: str, body: Mapping[str, Any], source: str) -> Condition:
     reason, message = str(source_condition.get("reason") or source), str(source_condition.get("message") or "")
     missing = f"Knative has not reported {source} yet"
     return Condition(
-        type_,
-        str(source_condition.get("status") or "Unknown"),
-        reason,
-        message if source_condition else missing,
+        type_, str(source_condition.get("status") or "Unknown"), reason, message if source_condition else missing
     )

@@ -110,10 +110,7 @@ def _wish(obj: Object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class StoredService(OfSubject):
-    """An InferenceService or a Model; ``problem`` says why there is no ``resource``.
-
-    ``label`` is what its children say of it.
-    """
+    """An InferenceService or a Model; ``problem``: why there is no ``resource``; ``label``: what its children carry."""
 
     subject: Subject
     resource: InferenceService | Model | None
@@ -142,10 +139,8 @@ def _service(kind: ResourceType, parser: type[InferenceService | Model], obj: Ob
     return StoredService(found, resource, label, parse_wishes(obj), problem, stored_status(obj), noted)
 
 
-SERVICES_WANTED, SERVED_MODELS_WANTED = (
-    Want(INFERENCE_SERVICES, service, wish=_wish),
-    Want(MODELS, model, wish=_wish),
-)
+SERVICES_WANTED = Want(INFERENCE_SERVICES, service, wish=_wish)
+SERVED_MODELS_WANTED = Want(MODELS, model, wish=_wish)
 
 
 # What services name
