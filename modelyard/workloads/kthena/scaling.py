@@ -129,12 +129,8 @@ def _binding(
 
 
 def _object(model: Model, backend: str, kind: str, name: str, spec: Body) -> Body:
-    return {
-        "apiVersion": REGISTRY,
-        "kind": kind,
-        "metadata": metadata(model, name, labels(model, backend)),
-        "spec": spec,
-    }
+    about = metadata(model, name, labels(model, backend))
+    return {"apiVersion": REGISTRY, "kind": kind, "metadata": about, "spec": spec}
 
 
 def _policy(policy: AutoscalingPolicySpec, setups: Sequence[Setup], path: str) -> Body:

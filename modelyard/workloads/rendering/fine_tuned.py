@@ -41,11 +41,8 @@ def checked(
 
     Raises ``Refusal`` with all that is wrong with them: named twice, missing, disabled, or made from another model.
     """
-    named, existing, problems = (
-        reference.get("fineTunedWeights") or (),
-        {weight.name: weight for weight in offered},
-        Problems(),
-    )
+    named, problems = reference.get("fineTunedWeights") or (), Problems()
+    existing = {weight.name: weight for weight in offered}
     result = []
     for place, name in enumerate(named):
         path = f"{field}[{place}]"

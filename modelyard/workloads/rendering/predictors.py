@@ -139,7 +139,6 @@ def _migrated(spec: Body, predictor: Body) -> Body:
     model = predictor.get("model") or {}
     engine = {name: value for name, value in predictor.items() if name not in ("model", "workerSpec", "containers")}
     containers = predictor.get("containers") or []
-    runner: Body = {}
     if containers:
         chosen = main_container(containers)
         runner = containers[chosen]

@@ -430,10 +430,9 @@ class _Rendering:
         if not self.tag or one.kind != names.ENGINE:
             return container
         image = container["image"]
-        changed = predictors.with_tag(image, self.tag)
         if "@" in image:
             self.untagged.append(image)
-        return {**container, "image": changed}
+        return {**container, "image": predictors.with_tag(image, self.tag)}
 
     def _drafted(self, one: ServiceComponent, spec: Body, place: str, path: str) -> tuple[PodDraft, frozenset[Right]]:
         part = spec.get(place) or {} if place else spec

@@ -281,6 +281,7 @@ def _http_routes(
         raise Refusal("InvalidConfiguration", "ingress.omeIngressGateway", problem, "name the Gateway of the routes")
     names_ = [{"name": "OMe-Isvc-Name", "value": of.name}, {"name": "OME-Isvc-Namespace", "value": of.namespace}]
     headers = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": names_}}
+    parent = {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": gateway, "namespace": gateway_namespace}
 
     def route(name: str, hosts: Sequence[str], at: str, backend: Backend) -> Body:
         rule: Body = {
@@ -292,18 +293,7 @@ def _http_routes(
         if at != "/":
             rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
             rule["filters"] = [headers, {"type": "URLRewrite", "urlRewrite": rewrite}]
-        spec = {
-            "parentRefs": [
-                {
-                    "group": "gateway.networking.k8s.io",
-                    "kind": "Gateway",
-                    "name": gateway,
-                    "namespace": gateway_namespace,
-                }
-            ],
-            "hostnames": list(hosts),
-            "rules": [rule],
-        }
+        spec = {"parentRefs": [parent], "hostnames": list(hosts), "rules": [rule]}
         return {"apiVersion": version, "kind": "HTTPRoute", "metadata": _about(of, name), "spec": spec}
 
     found = [route(name, hosts, "/", backend) for name, hosts, backend in pairs]
@@ -374,9 +364,7 @@ def serverless(
         "spec": {"type": "ExternalName", "externalName": settings.local_gateway_service},
     }
     waits = (entry, *((names.DECODER,) if names.DECODER in components else ()))
-    found = (
-        url(settings.url_scheme, outside, {"http": 80}.get(settings.url_scheme, 443))
-        if len(hosts) > 1
-        else f"http://{inside}"
-    )
+    found = f"http://{inside}"
+    if len(hosts) > 1:
+        found = url(settings.url_scheme, outside, {"http": 80}.get(settings.url_scheme, 443))
     return Routes(tuple(ChildObject(one, "ingress", waits) for one in (alias, virtual)), found, f"http://{inside}")

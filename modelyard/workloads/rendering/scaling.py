@@ -89,7 +89,6 @@ def scaled(
 
 def horizontal(version: str, workload: TargetRef, metadata: Body, one: ServiceComponent, metric: str) -> Body:
     """The HorizontalPodAutoscaler of a component."""
-    least = max(one.least, 1)
     target = _utilization(one) or max(one.spec.get("scaleTarget") or 0, 0) or _UTILIZATION_DEFAULT
     resource = {"name": metric, "target": {"type": "Utilization", "averageUtilization": target}}
     return {
@@ -98,7 +97,7 @@ def horizontal(version: str, workload: TargetRef, metadata: Body, one: ServiceCo
         "metadata": metadata,
         "spec": {
             "scaleTargetRef": {"apiVersion": workload.api_version, "kind": workload.kind, "name": workload.name},
-            "minReplicas": least,
+            "minReplicas": max(one.least, 1),
             "maxReplicas": one.most,
             "metrics": [{"type": "Resource", "resource": resource}],
         },

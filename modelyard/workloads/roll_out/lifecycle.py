@@ -126,9 +126,8 @@ class RollOut(ABC):
     def resolve(self, service: StoredService, world: World) -> Resolved: ...
 
     @abstractmethod
-    def render(
-        self, service: StoredService, found: Resolved, abilities: Abilities, world: World
-    ) -> Rendered | Refused: ...
+    def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
+        """Return the objects of a service."""
 
     def resolve_recorded(self, service: StoredService, inputs: Body, world: World) -> Resolved:
         """Resolve what a service named when these inputs were recorded. Whatever they say, it raises nothing."""
@@ -184,12 +183,8 @@ class RollOut(ABC):
         if not waits and here.updates and is_written and not (here.canary or here.returned):
             waits = [UNREPORTED]
         children = (Child(child.kind, child.key, child.body["metadata"]["uid"]) for child in deeds.delete)
-        plan = replace(
-            plan,
-            apply=(*deeds.apply, *kept),
-            delete=(*children, *older, *recovery.children(owned)),
-            awaits=tuple(waits),
-        )
+        delete = (*children, *older, *recovery.children(owned))
+        plan = replace(plan, apply=(*deeds.apply, *kept), delete=delete, awaits=tuple(waits))
         return replace(
             plan,
             marks=marks,
@@ -264,11 +259,8 @@ class RollOut(ABC):
         diff = changes(service.subject.uid, result.children, [one.body for one in there.values()])
         held = holding.held(service, resolved, result, diff, owned, self.beside(service, world))
         if held:
-            diff = replace(
-                diff,
-                apply=tuple(one for one in diff.apply if not one.component),
-                delete=tuple(one for one in diff.delete if not owned[identity(one)].component),
-            )
+            delete = tuple(one for one in diff.delete if not owned[identity(one)].component)
+            diff = replace(diff, apply=tuple(one for one in diff.apply if not one.component), delete=delete)
         stale = {identity(one.body) for one in diff.apply}
         states = {}
         for kind, mode in result.modes.items():
@@ -305,8 +297,7 @@ class RollOut(ABC):
             here, before = replace(here, unreturnable=str(before)), None
         if before is not None and not aim.returned(service):
             wanted = self.canaries(service, here.resolved, result)
-            mixed = canaries.beside(result, before, wanted, here.there)
-            if mixed is not None:
+            if (mixed := canaries.beside(result, before, wanted, here.there)) is not None:
                 here = replace(
                     self._standing(service, here.resolved, mixed, world), canary=canaries.told(mixed, wanted)
                 )

@@ -78,8 +78,7 @@ def record(service: StoredService, runtime: OfferedRuntime | None) -> Body:
     try:
         inputs: Body = {"spec": _spec(resource), "labels": labels, "annotations": annotations}
         if runtime is not None and runtime.resource is not None:
-            spec = _spec(runtime.resource)
-            inputs["runtime"] = {"kind": runtime.kind, "name": runtime.choice.name, "spec": spec}
+            inputs["runtime"] = {"kind": runtime.kind, "name": runtime.choice.name, "spec": _spec(runtime.resource)}
     except (ValueError, RecursionError, Refusal):
         return {}
     return inputs
@@ -98,8 +97,7 @@ def record_mark(home: str, runtime: OfferedRuntime | None, world: World) -> tupl
     dropped: list[str] = [other for other, of in names.items() if of not in existing]
     if digest in names or len(names) - len(dropped) >= MAX_RECORDS:
         return ()
-    about = {"name": CONFIG_MAP, "namespace": home}
-    create = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about}
+    create = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": home}}
     data = {**dict.fromkeys(dropped), digest: name}
     return (Mark(CONFIG_MAPS, Key(home, CONFIG_MAP), stored.uid if stored else "", data=data, create=create),)
 

@@ -60,11 +60,8 @@ def service_result(
 def component_rows(key: Key, standing: Standing | None, answer: EngineAnswer) -> Iterator[dict[str, object]]:
     """Yield a row for each component of a service."""
     for state in standing.states.values() if standing is not None else ():
-        row: dict[str, object] = {
-            "service": str(key),
-            "component": state.kind,
-            "pods": f"{state.ready_pods}/{state.wanted}",
-        }
+        pods = f"{state.ready_pods}/{state.wanted}"
+        row: dict[str, object] = {"service": str(key), "component": state.kind, "pods": pods}
         yield row | {"reason": state.reason, "message": state.message, "answer": answer.words}
 
 

@@ -78,12 +78,10 @@ def _route(state: Standing, component: ComponentStanding, latest: Condition) -> 
     if not component.ready:
         return Condition(type_, "False", "ComponentNotReady", component.message)
     if not exists:
-        reason, message = (
-            (latest.reason, latest.message)
-            if latest.status != "True"
-            else ("ServiceMissing", f"Service {name} does not exist, or is not of this service")
-        )
-        return Condition(type_, "False", reason, message)
+        if latest.status != "True":
+            return Condition(type_, "False", latest.reason, latest.message)
+        message = f"Service {name} does not exist, or is not of this service"
+        return Condition(type_, "False", "ServiceMissing", message)
     return Condition(type_, "True", "RoutesMade", f"Service {name} leads to the pods of the {kind}")
 
 
