@@ -65,10 +65,7 @@ def _either(values: Sequence[str]) -> str:
 
 
 class RuntimeVerdict(NamedTuple):
-    """What is to be said of one runtime. Without reasons it can serve the model.
-
-    ``priority`` and ``weight`` are those of the entries that match; ``notes`` are no obstacles.
-    """
+    """Verdict on a runtime, usable without ``reasons``. ``priority`` and ``weight`` are the matching entry's."""
 
     runtime: Runtime
     reasons: tuple[RejectionReason, ...]
@@ -150,8 +147,7 @@ def select(
 def named_keys(name: str, namespace: str, kind: str = "") -> tuple[tuple[str, str], ...]:
     """Return the keys (namespace, name) that a name means, in the order in which they are looked up.
 
-    ``kind`` ClusterServingRuntime does not exclude a runtime of the namespace: API servers with the published schema
-    write it into every service that says no kind.
+    ClusterServingRuntime allows both: API servers with the published schema write it into services that name no kind.
     """
     own, cluster = (namespace, name), ("", name)
     return {SERVING_RUNTIME: (own,), CLUSTER_SERVING_RUNTIME: (cluster, own)}.get(kind, (own, cluster))

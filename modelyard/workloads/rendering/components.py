@@ -33,8 +33,7 @@ _NOT_POD = frozenset((*SCALING_FIELDS, "runner", "leader", "worker", "config", "
 
 @dataclass(frozen=True, slots=True)
 class ServiceComponent:
-    """One component: ``spec`` is what the runtime and the service say together, ``own`` what the service says and
-    ``given`` what an administrator's runtime says."""
+    """``spec`` merges service and runtime, ``own`` is the service's part, ``given`` an administrator's runtime's."""
 
     kind: str
     name: str
@@ -87,10 +86,7 @@ def effective(service: InferenceService) -> Body:
 
 
 class References(NamedTuple):
-    """References of a service to its model, weights and runtime, with the kinds it says they are. Empty: it names none.
-
-    ``storage`` is where the files are of the model of a service that names none.
-    """
+    """References of a service (empty: none) with their kinds; ``storage``: its files, where it names no model."""
 
     model: str = ""
     model_kind: str = ""

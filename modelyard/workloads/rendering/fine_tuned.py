@@ -37,10 +37,7 @@ class Loading(NamedTuple):
 def checked(
     reference: Mapping[str, Any], model: ServedModel | None, offered: Iterable[ServedModel], field: str
 ) -> tuple[ServedModel, ...]:
-    """Return the weights that ``reference``, a service's ``spec.model``, names in ``field``.
-
-    Raises ``Refusal`` with all that is wrong with them: named twice, missing, disabled, or made from another model.
-    """
+    """Return the weights that ``reference``, a service's ``spec.model``, names in ``field``. Raises ``Refusal``."""
     named, problems = reference.get("fineTunedWeights") or (), Problems()
     existing = {weight.name: weight for weight in offered}
     result = []

@@ -192,10 +192,7 @@ def with_parallelism(container: Body, pods: int, path: str) -> Body:
 
 
 def isolated(spec: Mapping[str, Any]) -> Body:
-    """Return a pod's spec without the variables of Services, unless it says otherwise.
-
-    Kubernetes sets ``VLLM_PORT=tcp://...`` in every pod next to a Service called ``vllm``, and engines read that.
-    """
+    """Unset Services' variables unless asked for: engines read ``VLLM_PORT=tcp://...``, set by a Service ``vllm``."""
     return {"enableServiceLinks": False, **spec}
 
 

@@ -64,8 +64,7 @@ from modelyard.workloads.rendering.values import (
 )
 
 SELECTION = "modelyard.dev/model-node-selection"
-"""Annotation of a service: whether its pods go only (``required``), rather (``preferred``) or not especially
-(``none``) to nodes that have the model."""
+"""Annotation: whether pods need (``required``), prefer (``preferred``) or ignore (``none``) nodes with the model."""
 _SCRAPE = "ome.io/enable-prometheus-scraping"
 _NOT_BUILT = {
     "ome.io/inject-model-init": "store the model as the engine reads it: nothing here decrypts models in the pod",

@@ -94,10 +94,7 @@ def timeout_notes(
     kinds: Collection[str],
     ingress_class: str,
 ) -> Iterator[Note]:
-    """Yield a note for each time-out, by component, that nothing in front of its pods enforces.
-
-    Knative enforces those of ``serverless`` components. ``kinds`` are those of the service's objects.
-    """
+    """Note each component's time-out that neither Knative (``serverless``) nor an object of ``kinds`` enforces."""
     enforced = set(serverless)
     if "HTTPRoute" in kinds:
         enforced |= timeouts.keys()
@@ -126,10 +123,7 @@ def timeout_notes(
 
 
 def with_concurrency(container: Body, most: int | None) -> tuple[Body, str]:
-    """Return a container whose engine takes so many requests at a time, or why it does not.
-
-    An argument that the container has stays. A container that runs no engine known here stays as it is.
-    """
+    """Return a container whose engine takes ``most`` requests at a time, or why not; its own argument stays."""
     if not most:
         return container, ""
     engine = started_engine(container)

@@ -34,8 +34,7 @@ _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*\Z")
 class Backend(NamedTuple):
     """A component's Service: its kind, name and first port, and the seconds that a request may take.
 
-    ``model`` is the name that its engine has for the model, ``engine`` which one that is, ``adapters`` are the names of
-    the LoRA adapters that it loads.
+    ``model`` is the engine's name for the model, ``engine`` which engine it is, ``adapters`` its LoRA adapters' names.
     """
 
     kind: str

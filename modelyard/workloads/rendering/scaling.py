@@ -176,10 +176,7 @@ def _scaled_object(
 def _authenticated(
     trigger: Body, config: Body, keda: KedaSettings, where: str, namespace: Namespace, elsewhere: bool
 ) -> None:
-    """Put the credentials into the trigger. Those of the whole cluster go only where an administrator sends them.
-
-    ``elsewhere``: the service has chosen another server than theirs.
-    """
+    """Add credentials to the trigger: the cluster's only where an administrator sends them, not ``elsewhere``."""
     own = config.get("authenticationRef")
     reference = own or keda.authentication_ref
     if not reference:

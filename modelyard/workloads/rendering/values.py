@@ -84,10 +84,7 @@ class Problems:
 
 @dataclass(frozen=True, slots=True)
 class ChildObject:
-    """A whole object to apply. ``after`` names the components that must be ready before it is made or changed.
-
-    ``seed`` is how many replicas it is made with where a scaler has them from then on.
-    """
+    """An object to make or change once components in ``after`` are ready; ``seed``: first replicas under a scaler."""
 
     body: Body
     component: str = ""

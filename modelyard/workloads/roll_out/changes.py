@@ -18,8 +18,7 @@ from modelyard.resources import Quantity
 from modelyard.workloads.rendering import ChildObject, canonical
 
 APPLIED: Final = "modelyard.dev/applied"
-"""Annotation of a child: what was asked for when it was last written, as a hash. By it what is asked for no more is
-noticed, of which an object that may have more than it should shows nothing."""
+"""Annotation: hash of what was last asked of a child. It shows what is asked no more; additional fields do not."""
 _SETS: Final = frozenset(("loraAdapters",))
 """Lists without an order (``x-kubernetes-list-type: set``): the server appends what is new to what it has."""
 Object = Mapping[str, Any]

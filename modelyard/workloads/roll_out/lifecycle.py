@@ -96,8 +96,7 @@ class RollOut(ABC):
     """Services of one kind. ``home`` is the controller's namespace, where the settings are.
 
     ``served`` are the kinds that the server has, of those it may have. Updates are compared where there is a
-    ``prometheus`` (its address), by the ``readings`` of who measures (``None``: nobody here does). Plans have a
-    ``Standing``.
+    ``prometheus`` (its address), by ``readings`` (``None``: nobody here measures). Plans have a ``Standing``.
     """
 
     home: str

@@ -141,9 +141,7 @@ def stand(
     stale: Collection[Identity] = (),
     expected: int = 1,
 ) -> ComponentStanding:
-    """How a component stands. ``stale`` are objects that do not say yet what they should; ``expected`` is how many
-    workloads it should have (0: it is to have no pods).
-    """
+    """Return a component's state. ``stale``: objects not yet as asked for; ``expected``: workloads (0: no pods)."""
     seen = _observed([child.body for child in workloads], least)
     mine = tuple(sorted((one for one in pods if one.deleting is None), key=lambda one: (-one.created, one.key)))
     wanted = sum(one.pods for one in seen)

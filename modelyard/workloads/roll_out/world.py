@@ -302,8 +302,7 @@ def pod(obj: Object, own: OwnLabels = OF_SERVICE) -> ServicePod:
 
 
 class Scaled(NamedTuple):
-    """The workloads, by name, that a VariantAutoscaling or a binding scales; a variant that names none that of its
-    own name."""
+    """Workloads, by name, that a VariantAutoscaling or binding scales; a variant's own name where it names none."""
 
     key: Key
     workloads: tuple[str, ...]
