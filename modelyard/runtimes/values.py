@@ -213,7 +213,6 @@ def _model_remarks(spec: BaseModelSpec, size: str, unknown: Sequence[str]) -> It
 
 
 def _memory(facts: Facts, size: Decimal | None, kind: ModelKind) -> Facts:
-    """The facts, with the size of the weights worked out from the parameters where nobody has seen them."""
     if facts.weight_bytes or size is None:
         return facts
     size_bytes = int(float(size) * weight_bits(kind.quantization or kind.method) / 8)

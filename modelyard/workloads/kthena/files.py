@@ -294,7 +294,6 @@ def _credentials(setup: Setup, uri: str) -> Body:
 
 
 def _nodes(setup: Setup) -> Body | None:
-    """The nodes that any worker may run on; ``None`` where one may run on all."""
     terms: list[Any] = []
     for worker in setup.backend.workers:
         own = required_terms(plain(worker.affinity or {}).get("nodeAffinity"))

@@ -59,7 +59,6 @@ def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
 
 
 def _graces(setups: Sequence[Setup]) -> str:
-    """Return the grace periods of backends that share a binding: one for all of them, else each by its workload."""
     graces = {setup.name: setup.backend.scale_to_zero_grace_period for setup in setups}
     if len(set(graces.values())) == 1:
         return _text(next(iter(graces.values())))

@@ -321,7 +321,6 @@ def _check_scaling(setup: Setup) -> None:
 
 
 def _check_replicas(setup: Setup) -> None:
-    """Refuse more replicas of one workload than a binding may have: those of the backend, times those of a worker."""
     for place, worker in enumerate(setup.backend.workers):
         if (most := setup.backend.max_replicas * (worker.replicas or 1)) > MILLION:
             text = f"{worker.replicas}, times maxReplicas {setup.backend.max_replicas}, is {most}"

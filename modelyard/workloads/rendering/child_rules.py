@@ -57,7 +57,6 @@ def _account_problem(manifest: Mapping[str, Any]) -> str:
 
 
 def _pods(value: Any, metadata: Mapping[str, Any] | None = None) -> Iterator[tuple[Mapping[str, Any], Any]]:
-    """Yield metadata and spec of each pod in an object: every mapping with containers."""
     if isinstance(value, list):
         for item in value:
             yield from _pods(item)

@@ -112,5 +112,5 @@ while time.time() < end:
 
 
 def drain(engine: ServingEngine, port: int, path: str) -> str:
-    """A program that pauses for routers to notice, then ends when no request runs or waits or the time is up."""
+    """A program that lets routers notice, then ends when no request is left, the engine is gone or time is up."""
     return _DRAIN.format(seconds=DRAIN_SECONDS, port=port, path=path, gauges=engine.busy)

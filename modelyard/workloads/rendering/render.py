@@ -385,7 +385,6 @@ class _Rendering:
         return "spec.predictor.model.fineTunedWeights" if older else "spec.model.fineTunedWeights"
 
     def _pod(self, one: ServiceComponent, place: str, size: int, weights: Loading, leads: bool) -> PodDraft:
-        """One pod of a component, complete. ``place`` is the part it is made of, ``""`` the component itself."""
         path = f"{one.path}.{place}" if place else one.path
         pod, asked = self._drafted(one, one.spec, place, path)
         for container in pod.spec["containers"]:

@@ -66,9 +66,6 @@ def check_limits(component: ServiceComponent) -> None:
             raise Refusal("InvalidSpec", f"{component.path}.{field}", f"{value} is below 0", "write 0 or more")
 
 
-# Time-outs
-
-
 def duration(seconds: int) -> str:
     """Return seconds as a duration that both Go and the Gateway API read, at most ``LONGEST``."""
     seconds = min(seconds, LONGEST)
@@ -117,9 +114,6 @@ def timeout_notes(
             remedy = "set enableGatewayAPI, which has a route for each component"
         message = f"{component}: timeoutSeconds {seconds} has no effect: {why}; {remedy}"
         yield Note(TIMEOUT, message, component)
-
-
-# Concurrency
 
 
 def with_concurrency(container: Body, most: int | None) -> tuple[Body, str]:

@@ -155,8 +155,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the cluster serves, as ``apiVersion/Kind``, such as ``policy/v1/PodDisruptionBudget``, what its
-    administrator has set, and its namespaces, whose annotations allow services more."""
+    """Kinds that the cluster serves (``apps/v1/Deployment``), settings, and namespaces, which allow services more."""
 
     served: frozenset[str] = frozenset()
     settings: ServingSettings = field(default_factory=ServingSettings)

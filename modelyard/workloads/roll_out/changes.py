@@ -46,10 +46,7 @@ def identity(body: Object) -> Identity:
 
 
 def changes(uid: str, children: Sequence[ChildObject], there: Iterable[Object]) -> Changes:
-    """Return what to write for the object of this ``uid``.
-
-    ``there`` are objects of the namespace: at least those of the children's names, and all that the object owns.
-    """
+    """Return the writes for owner ``uid``; ``there``: at least the objects with its children's names and all it has."""
     found = {identity(one): one for one in there}
     apply, leaving, conflicts = [], [], []
     for child in children:

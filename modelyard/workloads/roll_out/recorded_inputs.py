@@ -127,10 +127,7 @@ def recorded_service(service: StoredService, inputs: Mapping[str, Any]) -> Store
 def recorded_runtime(
     inputs: Mapping[str, Any], namespace: str, offered: Iterable[OfferedRuntime], world: World
 ) -> OfferedRuntime | None:
-    """Return the recorded runtime, with the rights that it may give now; ``None`` if none is recorded.
-
-    Raises ``Refusal`` where it is disabled by now, or cannot be read.
-    """
+    """Return the recorded runtime, if any, with the rights it may give now. Raises ``Refusal``: disabled or invalid."""
     recorded = mapping(inputs.get("runtime"))
     kind, name, spec = recorded.get("kind"), recorded.get("name"), recorded.get("spec")
     if not (isinstance(kind, str) and isinstance(name, str) and isinstance(spec, dict)):

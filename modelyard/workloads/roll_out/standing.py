@@ -71,8 +71,6 @@ class ComponentStanding:
 
 @dataclass(frozen=True, slots=True)
 class _Workload:
-    """What a workload says of itself; ``failure``: it cannot even make pods."""
-
     ready: bool
     current: bool
     pods: int
@@ -170,7 +168,6 @@ def stand(
 
 
 def _copy_size(bodies: Sequence[Body]) -> int:
-    """Return how many pods hold a copy of the model together: those of a group or of a Ray cluster, else one."""
     sets = Counter(group for body in bodies if (group := _group(body)) is not None)
     sizes = [_ray_cluster(body).size for body in bodies if body["kind"] == "RayCluster"]
     sizes += [_of(body, 1).size for body in bodies if body["kind"] == "LeaderWorkerSet"]

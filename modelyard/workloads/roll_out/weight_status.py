@@ -17,7 +17,6 @@ from modelyard.workloads.roll_out.standing import is_workload
 
 WEIGHTS_READY: Final = "FineTunedWeightsReady"
 _NAMED: Final = 20
-"""Weights of each kind that a message names."""
 
 
 def weights_ready(standing: Standing, latest: Condition) -> Condition | None:

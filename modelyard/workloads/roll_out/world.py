@@ -105,9 +105,6 @@ def _wish(obj: Object) -> object:
     return metadata.get("generation"), metadata.get("deletionTimestamp"), kept, metadata.get("labels")
 
 
-# Services
-
-
 @dataclass(frozen=True, slots=True)
 class StoredService(OfSubject):
     """An InferenceService or a Model; ``problem``: why there is no ``resource``; ``label``: what its children carry."""
@@ -141,9 +138,6 @@ def _service(kind: ResourceType, parser: type[InferenceService | Model], obj: Ob
 
 SERVICES_WANTED = Want(INFERENCE_SERVICES, service, wish=_wish)
 SERVED_MODELS_WANTED = Want(MODELS, model, wish=_wish)
-
-
-# What services name
 
 
 class Offered(NamedTuple):
@@ -198,9 +192,6 @@ def _runtime(kind: ResourceType) -> Want[OfferedRuntime]:
         return OfferedRuntime(parse_runtime(obj), kind.kind, generation, resource)
 
     return Want(kind, parse)
-
-
-# What is made for services
 
 
 class OwnLabels(NamedTuple):
