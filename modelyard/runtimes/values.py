@@ -143,7 +143,6 @@ class Runtime:
     protocols: tuple[str, ...] = ()
     problem: str = ""
     remarks: tuple[str, ...] = ()
-    """What is odd about its configuration, and does not keep it from being used."""
 
     @property
     def scope(self) -> str:

@@ -292,7 +292,7 @@ def _http_routes(
         if at != "/":
             rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
             rule["filters"] = [headers, {"type": "URLRewrite", "urlRewrite": rewrite}]
-        spec = {"parentRefs": [parent], "hostnames": list(hosts), "rules": [rule]}
+        spec = {"parentRefs": [dict(parent)], "hostnames": list(hosts), "rules": [rule]}
         return {"apiVersion": version, "kind": "HTTPRoute", "metadata": _about(of, name), "spec": spec}
 
     found = [route(name, hosts, "/", backend) for name, hosts, backend in pairs]

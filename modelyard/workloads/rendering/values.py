@@ -101,7 +101,6 @@ class ChildObject:
 
     @property
     def seeded(self) -> Body:
-        """As it is first made."""
         if self.seed is None:
             return self.body
         return {**self.body, "spec": {**self.body["spec"], "replicas": self.seed}}
@@ -150,7 +149,6 @@ class Rendered:
     address: str = ""
     virtual: bool = False
     rights: frozenset[Right] = frozenset()
-    """Rights that the pods may have."""
 
 
 @dataclass(frozen=True, slots=True)

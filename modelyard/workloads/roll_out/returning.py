@@ -77,7 +77,6 @@ class StoredRevision(NamedTuple):
     """True while it is being deleted; a finalizer may keep it for ever."""
 
     def inputs(self) -> dict[str, Any]:
-        """Return what the revision was rendered from, as its text says; empty where that is no object."""
         try:
             inputs = json.loads(self.text)
         except (ValueError, RecursionError):

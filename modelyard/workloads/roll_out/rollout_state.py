@@ -45,7 +45,7 @@ class Standing:
     """The part of the update that serves next to the previous revision, in words."""
     watch: GateWatch | None = None
     compared: str = ""
-    """The result of that comparison, in words."""
+    """The result of the comparison with the previous revision, in words."""
     returned: str = ""
     """The reason for which the update was abandoned."""
     unreturnable: str = ""
