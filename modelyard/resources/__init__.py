@@ -6,11 +6,7 @@
 from __future__ import annotations
 
 from modelyard.resources.annotations import ROLE_RATIO, SCALE_TO_ZERO_GRACE, WAKE_QUERY
-from modelyard.resources.base import (
-    RENAMED_GROUPS,
-    Resource,
-    ResourceInvalid,
-)
+from modelyard.resources.base import RENAMED_GROUPS, Resource, ResourceInvalid
 from modelyard.resources.crd import crd
 from modelyard.resources.duration import Duration
 from modelyard.resources.kinds import KINDS, parse

@@ -143,7 +143,6 @@ class Resource(BaseModel):
 
     @property
     def name(self) -> str:
-        """``metadata.name``."""
         return self.metadata.name
 
     @property
@@ -155,11 +154,10 @@ class Resource(BaseModel):
     def parse(cls, obj: Mapping[str, Any], *, unknown: Literal["forbid", "accept"] = "forbid") -> Self:
         """Read a manifest or an object from the API server.
 
-        A missing ``apiVersion`` or ``kind`` is accepted (lists leave them out), a different one is not. What cannot be
-        read in ``status`` counts as not reported. ``unknown`` fields of an object from a cluster are accepted: a newer
-        peer may have stored them, and ``field_effects.warning`` names them. Raises ``ResourceInvalid``: naming every
-        wrong field of metadata and spec. Rules between fields are those of objects whose fields are right; what occurs
-        twice in a list is named in any case.
+        A missing ``apiVersion`` or ``kind`` is accepted (lists leave them out), a different one is not. An unreadable
+        ``status`` counts as not reported. Accept ``unknown`` fields of stored objects: a newer peer may have written
+        them, and ``field_effects.warning`` names them. Raises ``ResourceInvalid``, which names every wrong field and
+        repeated list item; rules between fields are checked when the fields are right.
         """
         problems = []
         for field, expected in (("apiVersion", cls.api_version), ("kind", cls.kind)):

@@ -45,12 +45,10 @@ class Duration:
 
     @property
     def nanoseconds(self) -> int:
-        """The whole length in nanoseconds."""
         return self._nanoseconds
 
     @property
     def seconds(self) -> float:
-        """The whole length in seconds."""
         return self._nanoseconds / 10**9
 
     def __str__(self) -> str:

@@ -45,15 +45,8 @@ def _not_negative(duration: Duration) -> Duration:
 NonNegativeDuration = Annotated[
     Duration,
     AfterValidator(_not_negative),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": PATTERN.replace("[+-]?", r"\+?", 1),
-            "maxLength": 256,
-        }
-    ),
+    WithJsonSchema({"type": "string", "pattern": PATTERN.replace("[+-]?", r"\+?", 1), "maxLength": 256}),
 ]
-"""A duration of zero or more."""
 
 
 def optional(description: str, **rules: Any) -> Any:

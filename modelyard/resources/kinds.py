@@ -36,14 +36,10 @@ _ALL: tuple[type[Resource], ...] = (
 )
 
 KINDS: Final[dict[tuple[str, str], type[Resource]]] = {(cls.group, cls.kind): cls for cls in _ALL}
-"""(API group, kind) to the class."""
 
 
 def parse(obj: Mapping[str, Any]) -> Resource:
-    """Read an object of any of the kinds, by its ``apiVersion`` and ``kind``.
-
-    Raises ``ResourceInvalid``: the kind is none of ours, or the object is not valid.
-    """
+    """Read an object of any of the kinds. Raises ``ResourceInvalid``: its kind is unknown, or it is not valid."""
     group = str(obj.get("apiVersion", "")).partition("/")[0]
     kind = str(obj.get("kind", ""))
     cls = KINDS.get((group, kind))

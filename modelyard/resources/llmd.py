@@ -101,9 +101,7 @@ class VariantAutoscalingSpec(Part):
         " Required in saturation form. Default in SLO form: the Deployment of this object's name."
     )
     model_id: str = Field(
-        alias="modelID",
-        min_length=1,
-        description="Name of the model, as in the engine's metrics (label model_name).",
+        alias="modelID", min_length=1, description="Name of the model, as in the engine's metrics (label model_name)."
     )
     variant_cost: Cost = Field(
         "10.0",

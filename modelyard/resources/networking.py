@@ -287,8 +287,7 @@ class WorkloadSelector(Part):
     """Which pods serve the model."""
 
     match_labels: Labels = Field(
-        min_length=1,
-        description="Labels every serving pod carries. Pods are sought in the namespace of this object.",
+        min_length=1, description="Labels every serving pod carries. Pods are sought in the namespace of this object."
     )
     pd_group: PDGroup | None = optional(
         "Tells prefill pods from decode pods; its presence turns on disaggregated serving."

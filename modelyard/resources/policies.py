@@ -36,7 +36,6 @@ PositiveQuantity = Annotated[
         }
     ),
 ]
-"""A quantity above zero."""
 
 
 def at_most_30m(attribute: str, field: str) -> Rule:
@@ -134,10 +133,7 @@ class AutoscalingPolicySpec(Part):
     }
 
     tolerance_percent: Int32 = Field(
-        10,
-        ge=0,
-        le=100,
-        description="Deviation from the target, in percent, that causes no scaling. Default: 10.",
+        10, ge=0, le=100, description="Deviation from the target, in percent, that causes no scaling. Default: 10."
     )
     metrics: list[AutoscalingPolicyMetric] = Field(
         min_length=1,

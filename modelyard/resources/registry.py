@@ -254,9 +254,7 @@ class ModelSpec(Part):
         "How to scale all backends together, by cost. Not together with policies of backends."
     )
     cost_expansion_rate_percent: Int32 | None = optional(
-        "Growth of each backend's batches of replicas, in percent. Default: 200 under a policy.",
-        ge=0,
-        le=1000,
+        "Growth of each backend's batches of replicas, in percent. Default: 200 under a policy.", ge=0, le=1000
     )
     model_match: ModelMatch | None = optional("Which requests it takes. Default: all that name it.")
 

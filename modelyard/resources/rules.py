@@ -40,7 +40,6 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """Message and remedy in one line."""
         return f"{self.message} - {self.remedy}"
 
     @property
@@ -80,10 +79,7 @@ class RulesBroken(ValueError):
 
 
 def repeats(field: str, items: Iterable[Any]) -> list[tuple[str, str]]:
-    """(field path, what to say) for each item of a list that occurred before; an object is the tuple of its keys.
-
-    What is no text and no whole number repeats nothing.
-    """
+    """List (field path, message) of each text or integer seen before in a list; keyed objects come as tuples."""
     seen: set[Any] = set()
     found = []
     for index, item in enumerate(items):

@@ -14,12 +14,4 @@ from modelyard.runtimes.selection import (
     not_found,
     select,
 )
-from modelyard.runtimes.values import (
-    ModelView,
-    Runtime,
-    Wishes,
-    model_view,
-    parse_model,
-    parse_runtime,
-    parse_wishes,
-)
+from modelyard.runtimes.values import ModelView, Runtime, Wishes, model_view, parse_model, parse_runtime, parse_wishes

@@ -71,7 +71,6 @@ class Constraints(NamedTuple):
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Constraints | None:
-        """The constraints of a service's selector; ``None`` for none."""
         if not found:
             return None
         lists = [found.get(name) for name in ("requiredFeatures", "excludedClasses", "architectureFamilies")]
@@ -85,7 +84,6 @@ class Constraints(NamedTuple):
         )
 
     def breaches(self, one: AcceleratorClass) -> list[str]:
-        """Every constraint that a class does not keep."""
         found = []
         if self.smallest and one.memory < self.smallest:
             found.append(f"has {one.memory / _GIB:g} GiB, less than {self.smallest / _GIB:g}")
@@ -120,7 +118,7 @@ def place(
     policy: str = "",
     tokens: int = 1,
 ) -> Placed:
-    """The class for a model on ``devices`` of it: first those that keep the constraints and hold it, then the policy.
+    """Choose a class for a model on ``devices`` of it: by policy, of those that keep the constraints and hold it.
 
     ``classes`` are those that the runtime can use, in its order. A class whose memory nobody states is not refused.
     """

@@ -30,11 +30,8 @@ def warnings(runtimes: Iterable[Runtime], classes: Collection[str] | None = None
 
 
 def _called(runtime: Runtime) -> str:
-    return (
-        f"servingruntime {runtime.namespace}/{runtime.name}"
-        if runtime.namespace
-        else f"clusterservingruntime {runtime.name}"
-    )
+    scope = f"servingruntime {runtime.namespace}/" if runtime.namespace else "clusterservingruntime "
+    return f"{scope}{runtime.name}"
 
 
 def _meaning(entry: SupportedFormat) -> tuple[object, ...]:

@@ -33,7 +33,6 @@ class ImageReference(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Digest or tag to ask a registry for."""
         return self.digest or self.tag
 
     def __str__(self) -> str:

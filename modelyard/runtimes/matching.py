@@ -55,10 +55,7 @@ _HEADS = ("for", "lm", "model", "causallm")
 
 
 def is_architecture_of(architecture: str, model_type: str) -> bool:
-    """Return whether an architecture, such as ``LlamaForCausalLM``, is of a model type, such as ``llama``.
-
-    Architectures begin with their type, and go on with what they are for: ``Llama4ForCausalLM`` is none of ``llama``.
-    """
+    """Return whether an architecture is of a type: ``LlamaForCausalLM`` of ``llama``, ``Llama4ForCausalLM`` not."""
     kind = model_type.lower().removesuffix("_text")
     name, stem = _letters(architecture), _OTHER_STEMS.get(kind) or _letters(kind)
     head = name.removeprefix(stem)

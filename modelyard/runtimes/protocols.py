@@ -14,7 +14,6 @@ from modelyard.objects import cut, printable
 
 OPEN_AI, COHERE, OPEN_INFERENCE_1, OPEN_INFERENCE_2 = "openAI", "cohere", "openInference-v1", "openInference-v2"
 PROTOCOLS: Final = (OPEN_AI, COHERE, OPEN_INFERENCE_1, OPEN_INFERENCE_2)
-"""The published names of protocols."""
 _NAMES: Final = {name.lower(): name for name in PROTOCOLS} | {"v1": OPEN_INFERENCE_1, "v2": OPEN_INFERENCE_2}
 _OPEN_AI_PATHS: Final = (MODELS_PATH, HEALTH_PATH)
 _OPEN_INFERENCE_2_PATHS: Final = ("/v2/health/ready", HEALTH_PATH)
@@ -33,10 +32,7 @@ def unknown_protocols(protocols: Sequence[str]) -> Iterator[str]:
 
 
 def health_paths(protocols: Collection[str]) -> tuple[str, ...]:
-    """Return the paths at which an engine says that it serves, in the order to ask in; empty where none is known.
-
-    An engine whose runtime lists no protocols is taken to speak ``openAI``.
-    """
+    """Return an engine's health paths in the order to ask in, if known. Without protocols it speaks ``openAI``."""
     if not protocols or OPEN_AI in protocols:
         return _OPEN_AI_PATHS
     return _OPEN_INFERENCE_2_PATHS if OPEN_INFERENCE_2 in protocols else ()

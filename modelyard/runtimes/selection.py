@@ -36,7 +36,6 @@ class RejectionReason(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The whole sentence."""
         if self.kind is None:
             return self.text
         said = "; ".join(few(_differences(self.formats, self.kind), _ENTRIES_SAID))
@@ -66,10 +65,7 @@ def _either(values: Sequence[str]) -> str:
 
 
 class RuntimeVerdict(NamedTuple):
-    """What is to be said of one runtime. Without reasons it can serve the model.
-
-    ``priority`` and ``weight`` are those of the entries that match; ``notes`` are no obstacles.
-    """
+    """Verdict on a runtime, usable without ``reasons``. ``priority`` and ``weight`` are the matching entry's."""
 
     runtime: Runtime
     reasons: tuple[RejectionReason, ...]
@@ -83,12 +79,10 @@ class RuntimeVerdict(NamedTuple):
 
     @property
     def accepted(self) -> bool:
-        """Whether nothing is against it."""
         return not self.reasons
 
     @property
     def why(self) -> str:
-        """Every reason in one line."""
         return "; ".join(reason.message for reason in self.reasons)
 
 
@@ -108,7 +102,6 @@ class Ranking:
 
     @property
     def accepted(self) -> tuple[RuntimeVerdict, ...]:
-        """Those that can serve the model, best first."""
         return tuple(verdict for verdict in self.verdicts if verdict.accepted)
 
 
@@ -123,12 +116,11 @@ def select(
     current: tuple[str, str] | None = None,
     classes: Mapping[str, AcceleratorClass] | None = None,
 ) -> Ranking:
-    """The ranking of the runtimes for the model in a namespace; those of other namespaces are left out.
+    """Rank the runtimes for a model in a namespace; those of other namespaces are left out.
 
-    ``named`` is the runtime that a service names, ``named_kind`` the kind that it says (``named_keys``): such a
-    runtime need not be selectable without being named. ``current`` is the
-    (namespace, name) that a live service runs on: it stays while it is compatible. ``classes`` are the
-    AcceleratorClasses of the cluster by name, ``None`` where it serves no such kind: then memory is not checked.
+    ``named`` is the runtime that a service names, ``named_kind`` the kind that it says (``named_keys``): such a runtime
+    need not be selectable otherwise. ``current`` is the (namespace, name) that a live service runs on: it stays while
+    compatible. ``classes`` are the cluster's AcceleratorClasses by name; ``None``, not served: memory is not checked.
     """
     here = namespace or model.namespace
     seen = [runtime for runtime in runtimes if runtime.namespace in ("", here)]
@@ -155,8 +147,7 @@ def select(
 def named_keys(name: str, namespace: str, kind: str = "") -> tuple[tuple[str, str], ...]:
     """Return the keys (namespace, name) that a name means, in the order in which they are looked up.
 
-    ``kind`` ClusterServingRuntime does not exclude a runtime of the namespace: API servers with the published schema
-    write it into every service that says no kind.
+    ClusterServingRuntime allows both: API servers with the published schema write it into services that name no kind.
     """
     own, cluster = (namespace, name), ("", name)
     return {SERVING_RUNTIME: (own,), CLUSTER_SERVING_RUNTIME: (cluster, own)}.get(kind, (own, cluster))
@@ -232,11 +223,7 @@ def _order(verdict: RuntimeVerdict, size: Decimal | None) -> tuple[object, ...]:
 
 
 def _judge(
-    model: ModelView,
-    runtime: Runtime,
-    wishes: Wishes,
-    classes: Mapping[str, AcceleratorClass] | None,
-    asked: bool,
+    model: ModelView, runtime: Runtime, wishes: Wishes, classes: Mapping[str, AcceleratorClass] | None, asked: bool
 ) -> RuntimeVerdict:
     reasons: list[RejectionReason] = []
     notes = list(runtime.remarks)
@@ -273,9 +260,7 @@ def _judge(
     if matching and is_unpublished and not any(entry.quantization for entry in matching):
         notes.append(f"the weights are quantized by {model.kind.method}, which the runtime does not mention")
     best = max(
-        chosen,
-        key=lambda entry: (entry.priority or 1, _type_match(entry, model.kind), _weight(entry)),
-        default=None,
+        chosen, key=lambda entry: (entry.priority or 1, _type_match(entry, model.kind), _weight(entry)), default=None
     )
     if best is None:
         return RuntimeVerdict(runtime, tuple(reasons), tuple(notes))
@@ -316,11 +301,7 @@ def _size(model: ModelView, runtime: Runtime, notes: list[str]) -> list[Rejectio
 
 
 def _accelerator(
-    model: ModelView,
-    runtime: Runtime,
-    wishes: Wishes,
-    classes: Mapping[str, AcceleratorClass],
-    notes: list[str],
+    model: ModelView, runtime: Runtime, wishes: Wishes, classes: Mapping[str, AcceleratorClass], notes: list[str]
 ) -> tuple[str, list[RejectionReason]]:
     agreed = [name for name in runtime.classes if not wishes.classes or name in wishes.classes]
     if unknown := [name for name in runtime.classes if name not in classes]:

@@ -90,7 +90,6 @@ class ModelKind(NamedTuple):
     """Quantization in the words of the files, such as ``compressed-tensors`` or ``awq``."""
     diffusion: Diffusion | None = None
     model_type: str = ""
-    """``model_type`` of the model's configuration, such as ``llama``."""
 
 
 class SupportedFormat(NamedTuple):
@@ -118,9 +117,7 @@ class ModelView:
     size_text: str = ""
     disabled: bool = False
     facts: Facts = field(default_factory=Facts)
-    """What is known of its memory."""
     problem: str = ""
-    """What is wrong with the object."""
     capabilities: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     """What is odd about it, and keeps nothing from serving it."""
@@ -146,11 +143,9 @@ class Runtime:
     protocols: tuple[str, ...] = ()
     problem: str = ""
     remarks: tuple[str, ...] = ()
-    """What is odd about its configuration, and does not keep it from being used."""
 
     @property
     def scope(self) -> str:
-        """Where it is looked up."""
         return "namespace" if self.namespace else "cluster"
 
     @property
@@ -217,7 +212,6 @@ def _model_remarks(spec: BaseModelSpec, size: str, unknown: Sequence[str]) -> It
 
 
 def _memory(facts: Facts, size: Decimal | None, kind: ModelKind) -> Facts:
-    """The facts, with the size of the weights worked out from the parameters where nobody has seen them."""
     if facts.weight_bytes or size is None:
         return facts
     size_bytes = int(float(size) * weight_bits(kind.quantization or kind.method) / 8)
@@ -225,10 +219,7 @@ def _memory(facts: Facts, size: Decimal | None, kind: ModelKind) -> Facts:
 
 
 def parse_model(obj: Mapping[str, Any], facts: Facts | None = None) -> ModelView:
-    """A BaseModel or ClusterBaseModel as the API has it.
-
-    Without ``facts`` those of its status count.
-    """
+    """Read a BaseModel or ClusterBaseModel as the API has it; without ``facts`` those of its status count."""
     kind = ClusterBaseModel if obj.get("kind") == "ClusterBaseModel" else BaseModel
     name, namespace = _identity(obj, kind.namespaced)
     try:

@@ -30,12 +30,10 @@ class ParsedVersion(NamedTuple):
 
     @property
     def official(self) -> bool:
-        """Whether it is a release and nothing before or beside one."""
         return not (self.prerelease or self.build or self.dev)
 
     @property
     def release(self) -> tuple[int, ...]:
-        """Major, minor and patch."""
         return self[:3]
 
 

@@ -5,12 +5,7 @@ produce the reference page of all fields and, at run time, the warning of an obj
 """
 
 from modelyard.resources.field_effects.conditional import DEFAULT_EXPANSION
-from modelyard.resources.field_effects.ineffective import (
-    Ineffective,
-    ineffective,
-    warning,
-    warning_of,
-)
+from modelyard.resources.field_effects.ineffective import Ineffective, ineffective, warning, warning_of
 from modelyard.resources.field_effects.tables import (
     Effect,
     FieldEffect,

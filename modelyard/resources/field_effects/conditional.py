@@ -98,10 +98,8 @@ def _of_model(spec: Mapping[str, Any], _: Mapping[str, Any]) -> Unused:
         yield from _of_backend(mapping(backend), f"spec.backends[{number}]")
     model = mapping(mapping(spec.get("modelMatch")).get("body")).get("model")
     if model is not None and isinstance(backends, list) and len(backends) > 1:
-        yield (
-            "spec.modelMatch.body.model",
-            "with several backends every rule matches the name of the Model or an adapter",
-        )
+        text = "with several backends every rule matches the name of the Model or an adapter"
+        yield "spec.modelMatch.body.model", text
 
 
 _RULES: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Unused]]] = {

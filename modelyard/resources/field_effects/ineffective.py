@@ -34,10 +34,7 @@ class Ineffective:
 
 
 def ineffective(kind: type[Resource], obj: Mapping[str, Any]) -> list[Ineffective]:
-    """List the fields of an object's spec that are set without effect, unknown ones among them.
-
-    ``obj`` is the object as the API sends it, valid or not. The work is bounded by its size, the depth by the schema.
-    """
+    """List an object's spec fields set without effect, unknown ones too, valid or not; its size bounds the work."""
     fields: dict[object, Ineffective] = {}
     tree, effects = field_tree(kind), field_effects(kind.kind)
     extra = [name for name in obj if name not in ("apiVersion", "kind", "metadata", "spec", "status")]

@@ -57,7 +57,6 @@ class FieldNode:
     newer: Mapping[str, str] = field(default_factory=dict)
 
     def walk(self) -> Iterator[FieldNode]:
-        """Iterate over this field and all fields inside it."""
         yield self
         for child in (self.fields or {}).values():
             yield from child.walk()
@@ -97,10 +96,7 @@ def _file(name: str) -> Mapping[str, FieldEffect]:
 
 @cache
 def field_effects(kind: str) -> Mapping[str, FieldEffect]:
-    """Return the effects of a kind's fields by path, shared ones included.
-
-    Raises ``FileNotFoundError``: there is no table of this kind; ``ValueError``: it is not valid.
-    """
+    """Return a kind's field effects by path. Raises ``FileNotFoundError``: no table; ``ValueError``: a wrong one."""
     return _file(kind.lower())
 
 

@@ -131,8 +131,7 @@ class BenchmarkJobSpec(Part):
         json_schema_extra=unique(),
     )
     num_concurrency: list[Annotated[Int32, Field(ge=1)]] | None = optional(
-        "Numbers of concurrent requests, one run for each. Default: 1, 2, 4 to 256.",
-        json_schema_extra=unique(),
+        "Numbers of concurrent requests, one run for each. Default: 1, 2, 4 to 256.", json_schema_extra=unique()
     )
     max_time_per_iteration: Int32 = Field(ge=1, description="Maximum duration of one run in minutes.")
     max_requests_per_iteration: Int32 = Field(ge=1, description="Maximum number of requests of one run.")

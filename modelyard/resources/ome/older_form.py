@@ -26,16 +26,12 @@ FIELDS: Final = tuple(info.alias or name for name, info in RuntimePodFields.mode
 """Pod fields at the top level of a runtime."""
 _NAMES: Final = frozenset((*RuntimePodFields.model_fields, WORKERS))
 _MOST_NAMES: Final = 4
-"""Fields that a message names."""
 _PODS: Final = ("runner", "containers", "leader", "worker")
 _MAIN_WORD = re.compile(r"(?:^|-)ome(?:-|$)", re.IGNORECASE)
 
 
 def main_container(containers: Sequence[Mapping[str, Any]]) -> int:
-    """Return the index of the container that runs the engine.
-
-    It is the one named ``ome-container``, else the first with the word ``ome`` in its name, else the first.
-    """
+    """Index of the engine's container: ``ome-container``, else the first with ``ome`` in its name, else the first."""
     names = [str(container.get("name") or "") for container in containers]
     if MAIN in names:
         return names.index(MAIN)

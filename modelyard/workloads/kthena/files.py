@@ -238,12 +238,7 @@ def beside(setup: Setup, name: str, command: list[str], arguments: list[str], mo
 
 def _deliver(setup: Setup, found: BackendFiles, home: str) -> None:
     """On the node the files are where the namespace may have any: of the folder of all models in its own part."""
-    uri, where, namespace, delivery = (
-        setup.backend.model_uri,
-        setup.path,
-        setup.model.namespace,
-        setup.delivery,
-    )
+    uri, where, namespace, delivery = setup.backend.model_uri, setup.path, setup.model.namespace, setup.delivery
     _source(uri, f"{where}.modelURI")
     path = found.path
     if home == delivery.models_root and delivery.place(namespace, path) is None:
@@ -299,7 +294,6 @@ def _credentials(setup: Setup, uri: str) -> Body:
 
 
 def _nodes(setup: Setup) -> Body | None:
-    """The nodes that any worker may run on; ``None`` where one may run on all."""
     terms: list[Any] = []
     for worker in setup.backend.workers:
         own = required_terms(plain(worker.affinity or {}).get("nodeAffinity"))

@@ -71,12 +71,10 @@ class ModelRollOut(RollOut):
 
     @property
     def kinds(self) -> tuple[ResourceType, ...]:
-        """Of what is made, where the server has them."""
         return (*_MADE, LEADER_WORKER_SETS) if self.asks[0] in self.served else _MADE
 
     @property
     def named(self) -> tuple[Want[Any], ...]:
-        """Models, how far the files are that are delivered for them, and what Kthena's controller has made of them."""
         others = (Want(kind, _key_and_owners, indexes={"owner": itemgetter(1)}) for kind in self._others)
         return (SERVED_MODELS_WANTED, _DELIVERED, *others)
 
@@ -85,7 +83,6 @@ class ModelRollOut(RollOut):
         return [one for one in _ELSEWHERE if ServedKind(one.api_version, one.kind) in self.served]
 
     def beside(self, service: StoredService, world: World) -> Sequence[str]:
-        """The ModelInfers, or ModelServings, of the Model."""
         found = ((kind, key) for kind in self._others for key, _ in world[kind].by("owner", service.subject.uid))
         return [f"{kind.kind} {key.name}" for kind, key in found if key.namespace == service.key.namespace]
 
@@ -95,14 +92,12 @@ class ModelRollOut(RollOut):
         return Resolved(weights=tuple(one for one in mine if one is not None))
 
     def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
-        """What is to be there for it."""
         assert isinstance(service.resource, Model)
         workloads = [one.body for one in self._owned(service, world) if is_workload(one)]
         replicas = {one["metadata"]["name"]: one["spec"].get("replicas", 1) for one in workloads}
         return rendered(service.resource, abilities, existing=Existing(replicas, self._scaled(service, world)))
 
     def tell(self, here: Standing, doing: Sequence[str], now: float) -> Plan:
-        """Kthena's conditions, and the replicas of each backend."""
         return told(here, doing, now)
 
     def least(self, service: StoredService, result: Rendered, component: str) -> int:

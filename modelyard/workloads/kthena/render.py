@@ -41,11 +41,7 @@ _UNSCALED: Final = frozenset(("replicas",))
 def rendered(
     model: Model, abilities: Abilities, settings: ModelSettings | None = None, existing: Existing | None = None
 ) -> Rendered | Refused:
-    """The children of a Model, in the order in which they are applied.
-
-    ``modes`` says how each backend's pods are kept; a child's component is its backend. ``existing`` is what keeps an
-    autoscaler's replicas: without it every workload is as it is first made.
-    """
+    """Return the children of a Model in order of application; ``existing`` keeps the replicas an autoscaler set."""
     try:
         found = _render(model, abilities, settings or ModelSettings(), existing or Existing())
         for child in found.children:

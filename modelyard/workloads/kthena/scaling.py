@@ -59,7 +59,6 @@ def scaling(model: Model, setups: Sequence[Setup]) -> list[Body]:
 
 
 def _graces(setups: Sequence[Setup]) -> str:
-    """Return the grace periods of backends that share a binding: one for all of them, else each by its workload."""
     graces = {setup.name: setup.backend.scale_to_zero_grace_period for setup in setups}
     if len(set(graces.values())) == 1:
         return _text(next(iter(graces.values())))
@@ -119,13 +118,7 @@ def _target(setup: Setup, worker: ModelWorker, name: str) -> Body:
 
 
 def _binding(
-    model: Model,
-    backend: str,
-    name: str,
-    policy: str,
-    configuration: Body,
-    grace: str,
-    ratio: str = "",
+    model: Model, backend: str, name: str, policy: str, configuration: Body, grace: str, ratio: str = ""
 ) -> Body:
     found = _object(model, backend, "AutoscalingPolicyBinding", name, {"policyRef": {"name": policy}, **configuration})
     marks = {SCALE_TO_ZERO_GRACE: grace, ROLE_RATIO: ratio, WAKE_QUERY: str(_annotations(model).get(WAKE_QUERY) or "")}
@@ -135,12 +128,8 @@ def _binding(
 
 
 def _object(model: Model, backend: str, kind: str, name: str, spec: Body) -> Body:
-    return {
-        "apiVersion": REGISTRY,
-        "kind": kind,
-        "metadata": metadata(model, name, labels(model, backend)),
-        "spec": spec,
-    }
+    about = metadata(model, name, labels(model, backend))
+    return {"apiVersion": REGISTRY, "kind": kind, "metadata": about, "spec": spec}
 
 
 def _policy(policy: AutoscalingPolicySpec, setups: Sequence[Setup], path: str) -> Body:

@@ -64,10 +64,7 @@ class MetricsRelay(NamedTuple):
 
 
 def metrics_relay(port: str | None, url: str | None, engine_port: int, path: str) -> MetricsRelay | None:
-    """Return where metrics are shown by ``RUNTIME_PORT`` and ``RUNTIME_URL``; ``None`` where neither is given.
-
-    ``path`` is the field of the variables. Raises ``Refusal``.
-    """
+    """Return the relay of ``RUNTIME_PORT`` and ``RUNTIME_URL``, in ``path``; ``None``: neither. Raises ``Refusal``."""
     if port is None and url is None:
         return None
     number = _RELAY_PORT
@@ -115,13 +112,11 @@ class Setup:
     connector: str | None
     settings: ModelSettings
     delivery: DeliverySettings
-    """Where files may be on nodes, and what fetching them takes."""
     existing: Existing
     grouped: bool
     """Whether a group is several pods, each an object of its own."""
     lws: bool
     metrics_relay: MetricsRelay | None = None
-    """The container that publishes the engine's metrics; ``None`` without the variables for it."""
 
     @property
     def governed(self) -> bool:
@@ -131,7 +126,6 @@ class Setup:
 
     @property
     def disaggregated(self) -> bool:
-        """Whether its roles run apart."""
         return self.backend.type in DISAGGREGATED
 
     @property
@@ -151,7 +145,6 @@ class Setup:
 
     @property
     def metrics_path(self) -> str:
-        """Where the engine shows its metrics."""
         path = self.literal(RUNTIME_METRICS_PATH) or METRICS
         return path if path.startswith("/") else f"/{path}"
 
@@ -163,11 +156,9 @@ class Setup:
 
     @property
     def live_adapters(self) -> bool:
-        """Whether adapters come and go without a restart."""
         return (self.literal(LIVE_ADAPTERS) or "").lower() in ("true", "1") and self.engine is engines.VLLM
 
     def labels(self) -> dict[str, str]:
-        """Of every child of the backend."""
         return labels(self.model, self.backend.name)
 
     def pod_labels(self, role: str, group: str, entry: bool = True) -> dict[str, str]:
@@ -182,7 +173,6 @@ class Setup:
         }
 
     def metadata(self, name: str) -> Body:
-        """Of a child of the backend."""
         return metadata(self.model, name, self.labels())
 
     def accelerators(self, worker: ModelWorker) -> int:
@@ -233,10 +223,7 @@ def client_name(model: Model) -> str:
 def understand(
     model: Model, index: int, abilities: Abilities, settings: ModelSettings, existing: Existing, problems: Problems
 ) -> Setup | None:
-    """Return one backend of a Model, and collect what is wrong with it; ``None``: nothing more can be said of it.
-
-    With problems the result is good for further checks only.
-    """
+    """Return one backend of a Model, ``None`` if nothing more can be said; with ``problems`` it is for checks only."""
     backend, path = model.spec.backends[index], f"spec.backends[{index}]"
     engine, disaggregated = engines.OF[backend.type], backend.type in DISAGGREGATED
     lws = bool(abilities.version("LeaderWorkerSet", LWS))
@@ -334,7 +321,6 @@ def _check_scaling(setup: Setup) -> None:
 
 
 def _check_replicas(setup: Setup) -> None:
-    """Refuse more replicas of one workload than a binding may have: those of the backend, times those of a worker."""
     for place, worker in enumerate(setup.backend.workers):
         if (most := setup.backend.max_replicas * (worker.replicas or 1)) > MILLION:
             text = f"{worker.replicas}, times maxReplicas {setup.backend.max_replicas}, is {most}"

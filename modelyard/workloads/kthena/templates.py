@@ -37,8 +37,7 @@ def template(setup: Setup, files: BackendFiles, worker: ModelWorker, group: str,
     role = role_of(worker)
     place = setup.backend.workers.index(worker)
     given = checked_runner({"resources": worker.resources or {}}, f"{setup.path}.workers[{place}]")
-    engine = _engine(setup, files, worker, given["resources"], entry)
-    containers = [engine]
+    containers = [_engine(setup, files, worker, given["resources"], entry)]
     volumes = [*files.volumes, {"name": "shm", "emptyDir": {"medium": "Memory"}}]
     if setup.live_adapters and entry:
         containers.append(_adapters(setup, files))
@@ -46,19 +45,13 @@ def template(setup: Setup, files: BackendFiles, worker: ModelWorker, group: str,
     if setup.metrics_relay is not None and entry and role != "controller":
         containers.append(_metrics(setup, setup.metrics_relay))
     labels = setup.pod_labels(role, group, entry)
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     spec: Body = {
         "automountServiceAccountToken": False,
         "containers": containers,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": engines.GRACE_SECONDS,
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selecting(labels)},
-            }
-        ],
+        "topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": selecting(labels)}}],
         "volumes": volumes,
     }
     if files.init:

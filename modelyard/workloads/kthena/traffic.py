@@ -54,8 +54,7 @@ def server_name(model: Model, backend: ModelBackend) -> str:
 
 
 def route_name(model: Model) -> str:
-    """The ModelRoute of a Model. The name that clients ask for cannot be changed in one, so that another has its own:
-    the new one is there before the old one goes."""
+    """Name of a Model's route. ``modelName`` is immutable: a new one gets a new route before the old one goes."""
     asked = client_name(model)
     return fitting(model.name if asked == model.name else f"{model.name}-{asked}")
 
@@ -63,8 +62,7 @@ def route_name(model: Model) -> str:
 def model_routes(model: Model) -> list[Body]:
     """Return the routes to the backends of the Model and its adapters. Raises ``Refusal`` with all that is wrong.
 
-    A ModelRoute serves ten adapters, and each further ten have one of their own. They are shared out in the order of
-    the spec, so that an adapter that is appended moves no other to another route.
+    Ten adapters per ModelRoute, in the order of the spec, so that an appended adapter moves no other to another route.
     """
     backends = model.spec.backends
     serving: dict[str, list[ModelBackend]] = {}

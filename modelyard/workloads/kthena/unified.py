@@ -37,10 +37,7 @@ _SUFFIX: Final = re.compile(r"_(?:bucket|sum|count|total|created)\Z")
 
 
 def with_unified(page: str, engine: str) -> str:
-    """Return a metrics page in Prometheus' text format with copies under the unified names at its end.
-
-    The lines of a family stay together. An engine without unified names keeps its page as it is.
-    """
+    """Return a Prometheus text page with unified copies of an engine's metrics, if any, family by family at its end."""
     prefix = f"{engine.lower()}:"
     families = {_family(f"{prefix}{own}"): _family(f"{UNIFIED}{name}") for name, own in OWN.get(engine, {}).items()}
     copies = []

@@ -73,8 +73,7 @@ def bounds(setup: Setup, worker: ModelWorker) -> tuple[int, int]:
 
 
 def _replicas(setup: Setup, worker: ModelWorker, name: str) -> int | None:
-    """What ``spec.replicas`` says; ``None`` leaves it to whoever scales the workload, by the backend's own policy
-    within its bounds."""
+    """``None`` leaves ``spec.replicas`` to whoever scales the workload, by the backend's policy within its bounds."""
     there = setup.existing.replicas.get(name)
     if worker.type not in ("server", "prefill", "decode"):
         return worker.replicas or 1

@@ -17,10 +17,7 @@ from modelyard.workloads.rendering.values import Right
 
 
 def child_rules(kinds: Iterable[ResourceType], permitted: frozenset[Right], namespace: Namespace) -> WriteRules:
-    """Return the rules for children of these kinds, whose pods have at most the ``permitted`` rights.
-
-    An administrator may allow more by an annotation of the Namespace.
-    """
+    """Return rules for children of these kinds: pods have ``permitted`` rights and what the Namespace allows."""
     return WriteRules.of(kinds, partial(_problem, permitted=permitted, namespace=namespace))
 
 
@@ -60,7 +57,6 @@ def _account_problem(manifest: Mapping[str, Any]) -> str:
 
 
 def _pods(value: Any, metadata: Mapping[str, Any] | None = None) -> Iterator[tuple[Mapping[str, Any], Any]]:
-    """Yield metadata and spec of each pod in an object: every mapping with containers."""
     if isinstance(value, list):
         for item in value:
             yield from _pods(item)

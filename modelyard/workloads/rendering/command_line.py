@@ -59,7 +59,6 @@ class Script(NamedTuple):
     text: str
 
     def replaced(self, container: Mapping[str, Any], text: str) -> dict[str, Any]:
-        """Return the container with another script."""
         parts = list(container[self.field])
         parts[self.place] = text
         return {**container, self.field: parts}

@@ -33,8 +33,7 @@ _NOT_POD = frozenset((*SCALING_FIELDS, "runner", "leader", "worker", "config", "
 
 @dataclass(frozen=True, slots=True)
 class ServiceComponent:
-    """One component: ``spec`` is what the runtime and the service say together, ``own`` what the service says and
-    ``given`` what an administrator's runtime says."""
+    """``spec`` merges service and runtime, ``own`` is the service's part, ``given`` an administrator's runtime's."""
 
     kind: str
     name: str
@@ -46,12 +45,10 @@ class ServiceComponent:
 
     @property
     def path(self) -> str:
-        """Where it is in the service."""
         return f"spec.{self.kind}"
 
     @property
     def grouped(self) -> bool:
-        """Whether it asks for a leader or workers."""
         return "leader" in self.spec or "worker" in self.spec
 
     @property
@@ -89,10 +86,7 @@ def effective(service: InferenceService) -> Body:
 
 
 class References(NamedTuple):
-    """References of a service to its model, weights and runtime, with the kinds it says they are. Empty: it names none.
-
-    ``storage`` is where the files are of the model of a service that names none.
-    """
+    """References of a service (empty: none) with their kinds; ``storage``: its files, where it names no model."""
 
     model: str = ""
     model_kind: str = ""
@@ -103,10 +97,7 @@ class References(NamedTuple):
 
 
 def references(service: InferenceService) -> References:
-    """What has to be looked up for a service, its predictor's included. Raises ``Refusal``.
-
-    ``modelyard.workloads.roll_out.resolution.find_model`` says which model a name means.
-    """
+    """Return what has to be looked up for a service, its predictor's included. Raises ``Refusal``."""
     spec = effective(service)
     model, runtime = spec.get("model") or {}, spec.get("runtime") or {}
     weights = tuple(model.get("fineTunedWeights") or ())

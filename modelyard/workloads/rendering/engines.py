@@ -35,8 +35,7 @@ class ServingEngine:
     tensor_parallel: tuple[str, ...] = ()
     """The flag for tensor-parallel ranks, and its other spellings."""
     multiplying: tuple[tuple[str, ...], ...] = ()
-    """Flags (each with its other spellings) whose values multiply the accelerators that each tensor-parallel rank
-    takes."""
+    """Flags (each with its spellings) whose values multiply the accelerators per tensor-parallel rank."""
     shared_by: Mapping[str, str] = field(default_factory=dict)
     """The switch, by flag, under which its ranks share the tensor-parallel ones instead."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -113,8 +112,5 @@ while time.time() < end:
 
 
 def drain(engine: ServingEngine, port: int, path: str) -> str:
-    """A program that ends when no request is running or waiting, when the engine is gone, or at the deadline.
-
-    It begins with a pause in which routers notice that the pod is ending.
-    """
+    """A program that lets routers notice, then ends when no request is left, the engine is gone or time is up."""
     return _DRAIN.format(seconds=DRAIN_SECONDS, port=port, path=path, gauges=engine.busy)

@@ -33,23 +33,19 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.stored.key.name
 
     @property
     def vendor(self) -> str:
-        """Who made it, where that is known."""
         return (self.stored.spec.vendor if self.stored.spec else None) or ""
 
     @property
     def format(self) -> tuple[str, str]:
-        """Name and version of its file format, as far as they are known."""
         found = self.stored.spec.model_format if isinstance(self.stored.spec, BaseModelSpec) else None
         return (found.name, found.version or "") if found is not None else ("", "")
 
     @property
     def merged(self) -> bool:
-        """Whether the weights hold the base model too."""
         spec = self.stored.spec
         found = (spec.configuration or {}).get("merged_weights") if isinstance(spec, FineTunedWeightSpec) else False
         return found is True

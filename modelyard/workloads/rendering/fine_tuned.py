@@ -37,15 +37,9 @@ class Loading(NamedTuple):
 def checked(
     reference: Mapping[str, Any], model: ServedModel | None, offered: Iterable[ServedModel], field: str
 ) -> tuple[ServedModel, ...]:
-    """Return the weights that ``reference``, a service's ``spec.model``, names in ``field``.
-
-    Raises ``Refusal`` with all that is wrong with them: named twice, missing, disabled, or made from another model.
-    """
-    named, existing, problems = (
-        reference.get("fineTunedWeights") or (),
-        {weight.name: weight for weight in offered},
-        Problems(),
-    )
+    """Return the weights that ``reference``, a service's ``spec.model``, names in ``field``. Raises ``Refusal``."""
+    named, problems = reference.get("fineTunedWeights") or (), Problems()
+    existing = {weight.name: weight for weight in offered}
     result = []
     for place, name in enumerate(named):
         path = f"{field}[{place}]"

@@ -38,11 +38,9 @@ class PodGroup:
 
     @property
     def size(self) -> int:
-        """Pods of one group."""
         return self.workers + 1 if self.worker is not None else 1
 
     def metadata(self, name: str, labels: Mapping[str, str] | None = None) -> Body:
-        """Of an object made for it."""
         return metadata.of(name, self.namespace, {**self.labels, **(labels or {})}, self.annotations)
 
 

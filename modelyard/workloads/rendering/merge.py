@@ -104,7 +104,6 @@ def _keys(items: Iterable[Any], key: str, path: str) -> list[Any]:
 
 
 def _unset(name: str, value: Any) -> bool:
-    """What would not be there if Kubernetes wrote it."""
     if value is None or value == "" or value == []:
         return True
     return name in _ZERO_IS_UNSET and (value is False or value == 0)

@@ -78,10 +78,7 @@ def marked(
     runtime: str,
     part: str = "",
 ) -> Marked:
-    """Labels and annotations of everything of a component: the service's, the component's over it, then ours.
-
-    ``part`` is the part of the component, such as its worker, whose own labels and annotations lie over those.
-    """
+    """Merge labels and annotations of service, component and its ``part`` (worker), later ones winning; add ours."""
     metadata, own = service.metadata.model_dump(), (one.spec.get(part) or {}) if part else {}
     labels = {**texts(metadata.get("labels")), **texts(one.spec.get("labels")), **texts(own.get("labels"))}
     labels |= selector(service.name, one.kind)

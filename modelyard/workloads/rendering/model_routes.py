@@ -28,10 +28,7 @@ _MODEL_FLAGS = ("--served-model-name", "--model", "--model-path")
 
 
 class ServiceRouting(NamedTuple):
-    """Objects of a service for the router, the URL that its clients then have, and why it has not what it asks for.
-
-    ``surplus`` names the adapters that the route has no place for.
-    """
+    """Router objects of a service, its clients' URL, why it has none, and adapters without a place (``surplus``)."""
 
     children: tuple[ChildObject, ...] = ()
     url: str = ""
@@ -99,7 +96,6 @@ class Behind(NamedTuple):
 
     @classmethod
     def of(cls, children: Iterable[ChildObject]) -> Behind | None:
-        """Of these children; ``None`` where there is none."""
         found = {one.kind: one for one in children if one.kind in KINDS}
         return cls(*(found[kind] for kind in KINDS)) if len(found) == len(KINDS) else None
 

@@ -46,16 +46,8 @@ _FLAGS: Final = frozenset(
 """Options of vLLM and SGLang that choose sizes, names and number formats."""
 _VARIABLES: Final = frozenset(
     (
-        *(
-            "OMP_NUM_THREADS",
-            "TZ",
-            "LANG",
-            "LOG_LEVEL",
-            "VLLM_LOGGING_LEVEL",
-            "SGLANG_LOG_LEVEL",
-            "HF_TOKEN",
-            "HF_HUB_OFFLINE",
-        ),
+        *("OMP_NUM_THREADS", "TZ", "LANG", "LOG_LEVEL", "VLLM_LOGGING_LEVEL", "SGLANG_LOG_LEVEL"),
+        *("HF_TOKEN", "HF_HUB_OFFLINE"),
         *("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_DISABLE"),
         *("GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "SERVED_MODEL_NAME"),
         *("MAX_MODEL_LEN", "PARALLELISM_SIZE"),

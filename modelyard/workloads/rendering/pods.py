@@ -36,20 +36,15 @@ class PodDraft:
 
     @property
     def container(self) -> Body:
-        """The main container."""
         return next(one for one in self.spec["containers"] if one["name"] == self.main)
 
     def with_container(self, change: Callable[[Body], Body]) -> PodDraft:
-        """The pod with another main container."""
         containers = [change(one) if one["name"] == self.main else one for one in self.spec["containers"]]
         return PodDraft({**self.spec, "containers": containers}, self.main)
 
 
 def checked(spec: Mapping[str, Any], path: str) -> Body:
-    """A pod's spec whose parts have the shape that is relied on here; quantities as Kubernetes prints them.
-
-    Raises ``Refusal`` that names the field.
-    """
+    """Return a pod's spec in the shape relied on here, quantities as Kubernetes prints them. Raises ``Refusal``."""
     result: Body = plain(spec, path)
     for kind in _KINDS:
         if kind in result:
@@ -161,10 +156,7 @@ def assembled(spec: Mapping[str, Any], runner: Mapping[str, Any] | None, path: s
 
 
 def with_env(container: Body, values: Mapping[str, str | Mapping[str, Any]], *, replace: bool = False) -> Body:
-    """The container with these variables: a value, or where it comes from. Those it has stay, unless replaced.
-
-    They come first, so that others may refer to them.
-    """
+    """Put variables (values or sources) first, so that others may refer to them; own ones stay unless ``replace``."""
     there = list(container.get("env") or ())
     names = {one["name"] for one in there}
     new = {k: {"name": k, "value" if isinstance(v, str) else "valueFrom": v} for k, v in values.items()}
@@ -200,10 +192,7 @@ def with_parallelism(container: Body, pods: int, path: str) -> Body:
 
 
 def isolated(spec: Mapping[str, Any]) -> Body:
-    """Return a pod's spec without the variables of Services, unless it says otherwise.
-
-    Kubernetes sets ``VLLM_PORT=tcp://...`` in every pod next to a Service called ``vllm``, and engines read that.
-    """
+    """Unset Services' variables unless asked for: engines read ``VLLM_PORT=tcp://...``, set by a Service ``vllm``."""
     return {"enableServiceLinks": False, **spec}
 
 
@@ -280,10 +269,9 @@ def filled(container: Body, metadata: Mapping[str, Any], allowed: re.Pattern[str
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The files of a model (or weights) for a container: the source of a volume, and where they are mounted, read-only.
+    """Files of a model (or weights) for a container: the source of a volume, and where they are mounted, read-only.
 
-    ``label`` is what a node with them carries, empty where they are on every node. Without a
-    ``volume`` nothing is mounted.
+    ``label`` is what a node with them carries, empty where every node has them. Without a ``volume`` none is mounted.
     """
 
     volume: str

@@ -19,7 +19,6 @@ from modelyard.workloads.rendering.merge import merge
 from modelyard.workloads.rendering.values import Body, Note, Refusal
 
 WITHOUT_EFFECT: Final = "PredictorWithoutEffect"
-"""Reason of a note about a predictor, or a part of one, that is not acted on."""
 VERSION_FIELD: Final = "spec.predictor.model.runtimeVersion"
 STORAGE_FIELD: Final = "spec.predictor.model.storageUri"
 _PARTS: Final = (
@@ -34,7 +33,6 @@ _OF_A_CONTAINER: Final = frozenset(
         *("terminationMessagePath", "terminationMessagePolicy"),
     )
 )
-"""Fields that Kubernetes' containers have."""
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -141,7 +139,6 @@ def _migrated(spec: Body, predictor: Body) -> Body:
     model = predictor.get("model") or {}
     engine = {name: value for name, value in predictor.items() if name not in ("model", "workerSpec", "containers")}
     containers = predictor.get("containers") or []
-    runner: Body = {}
     if containers:
         chosen = main_container(containers)
         runner = containers[chosen]

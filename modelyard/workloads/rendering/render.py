@@ -45,12 +45,7 @@ from modelyard.workloads.rendering.pods import (
     with_parallelism,
 )
 from modelyard.workloads.rendering.reach import HOST_PATHS, SERVICE_ACCOUNTS, by_annotations, check, rights
-from modelyard.workloads.rendering.request_limits import (
-    CONCURRENCY,
-    check_limits,
-    timeout_notes,
-    with_concurrency,
-)
+from modelyard.workloads.rendering.request_limits import CONCURRENCY, check_limits, timeout_notes, with_concurrency
 from modelyard.workloads.rendering.scaling import Scaling, by_keda, disruption_budget, scaled, without_replicas
 from modelyard.workloads.rendering.shared import shared
 from modelyard.workloads.rendering.special import knative, ray_clusters, with_rdma
@@ -69,8 +64,7 @@ from modelyard.workloads.rendering.values import (
 )
 
 SELECTION = "modelyard.dev/model-node-selection"
-"""Annotation of a service: whether its pods go only (``required``), rather (``preferred``) or not especially
-(``none``) to nodes that have the model."""
+"""Annotation: whether pods need (``required``), prefer (``preferred``) or ignore (``none``) nodes with the model."""
 _SCRAPE = "ome.io/enable-prometheus-scraping"
 _NOT_BUILT = {
     "ome.io/inject-model-init": "store the model as the engine reads it: nothing here decrypts models in the pod",
@@ -391,7 +385,6 @@ class _Rendering:
         return "spec.predictor.model.fineTunedWeights" if older else "spec.model.fineTunedWeights"
 
     def _pod(self, one: ServiceComponent, place: str, size: int, weights: Loading, leads: bool) -> PodDraft:
-        """One pod of a component, complete. ``place`` is the part it is made of, ``""`` the component itself."""
         path = f"{one.path}.{place}" if place else one.path
         pod, asked = self._drafted(one, one.spec, place, path)
         for container in pod.spec["containers"]:
@@ -435,10 +428,9 @@ class _Rendering:
         if not self.tag or one.kind != names.ENGINE:
             return container
         image = container["image"]
-        changed = predictors.with_tag(image, self.tag)
         if "@" in image:
             self.untagged.append(image)
-        return {**container, "image": changed}
+        return {**container, "image": predictors.with_tag(image, self.tag)}
 
     def _drafted(self, one: ServiceComponent, spec: Body, place: str, path: str) -> tuple[PodDraft, frozenset[Right]]:
         part = spec.get(place) or {} if place else spec

@@ -20,7 +20,6 @@ from modelyard.workloads.rendering.lora import started_engine, with_arguments
 from modelyard.workloads.rendering.values import Body, Note, Refusal
 
 TIMEOUT, CONCURRENCY = "TimeoutWithoutEffect", "ConcurrencyWithoutEffect"
-"""Reasons of notes about ``timeoutSeconds`` and ``containerConcurrency``."""
 LONGEST: Final = 99_999 * 3600
 """Seconds: the longest duration of the Gateway API is 99999h."""
 _DIGITS: Final = 99_999
@@ -54,10 +53,7 @@ _LIMITS: Final[Mapping[str, _Limit]] = {
         "max-running-requests", 4096, ("dp-size", "data-parallel-size", "dp"), shared="enable-dp-attention"
     ),
     VLLM.name: _Limit(
-        "max-num-seqs",
-        1024,
-        ("data-parallel-size-local", "data-parallel-size", "dp"),
-        at_most="max-num-batched-tokens",
+        "max-num-seqs", 1024, ("data-parallel-size-local", "data-parallel-size", "dp"), at_most="max-num-batched-tokens"
     ),
 }
 
@@ -68,9 +64,6 @@ def check_limits(component: ServiceComponent) -> None:
         value = component.spec.get(field)
         if isinstance(value, int) and value < 0:
             raise Refusal("InvalidSpec", f"{component.path}.{field}", f"{value} is below 0", "write 0 or more")
-
-
-# Time-outs
 
 
 def duration(seconds: int) -> str:
@@ -98,10 +91,7 @@ def timeout_notes(
     kinds: Collection[str],
     ingress_class: str,
 ) -> Iterator[Note]:
-    """Yield a note for each time-out, by component, that nothing in front of its pods enforces.
-
-    Knative enforces those of ``serverless`` components. ``kinds`` are those of the service's objects.
-    """
+    """Note each component's time-out that neither Knative (``serverless``) nor an object of ``kinds`` enforces."""
     enforced = set(serverless)
     if "HTTPRoute" in kinds:
         enforced |= timeouts.keys()
@@ -126,14 +116,8 @@ def timeout_notes(
         yield Note(TIMEOUT, message, component)
 
 
-# Concurrency
-
-
 def with_concurrency(container: Body, most: int | None) -> tuple[Body, str]:
-    """Return a container whose engine takes so many requests at a time, or why it does not.
-
-    An argument that the container has stays. A container that runs no engine known here stays as it is.
-    """
+    """Return a container whose engine takes ``most`` requests at a time, or why not; its own argument stays."""
     if not most:
         return container, ""
     engine = started_engine(container)

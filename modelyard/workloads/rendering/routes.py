@@ -34,8 +34,7 @@ _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*\Z")
 class Backend(NamedTuple):
     """A component's Service: its kind, name and first port, and the seconds that a request may take.
 
-    ``model`` is the name that its engine has for the model, ``engine`` which one that is, ``adapters`` are the names of
-    the LoRA adapters that it loads.
+    ``model`` is the engine's name for the model, ``engine`` which engine it is, ``adapters`` its LoRA adapters' names.
     """
 
     kind: str
@@ -58,7 +57,6 @@ class RoutedService:
 
     @property
     def local(self) -> bool:
-        """Whether it is to be reached from inside the cluster only."""
         return self.labels.get(LOCAL_LABEL[0]) == LOCAL_LABEL[1]
 
 
@@ -282,6 +280,7 @@ def _http_routes(
         raise Refusal("InvalidConfiguration", "ingress.omeIngressGateway", problem, "name the Gateway of the routes")
     names_ = [{"name": "OMe-Isvc-Name", "value": of.name}, {"name": "OME-Isvc-Namespace", "value": of.namespace}]
     headers = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": names_}}
+    parent = {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": gateway, "namespace": gateway_namespace}
 
     def route(name: str, hosts: Sequence[str], at: str, backend: Backend) -> Body:
         rule: Body = {
@@ -293,18 +292,7 @@ def _http_routes(
         if at != "/":
             rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
             rule["filters"] = [headers, {"type": "URLRewrite", "urlRewrite": rewrite}]
-        spec = {
-            "parentRefs": [
-                {
-                    "group": "gateway.networking.k8s.io",
-                    "kind": "Gateway",
-                    "name": gateway,
-                    "namespace": gateway_namespace,
-                }
-            ],
-            "hostnames": list(hosts),
-            "rules": [rule],
-        }
+        spec = {"parentRefs": [dict(parent)], "hostnames": list(hosts), "rules": [rule]}
         return {"apiVersion": version, "kind": "HTTPRoute", "metadata": _about(of, name), "spec": spec}
 
     found = [route(name, hosts, "/", backend) for name, hosts, backend in pairs]
@@ -375,9 +363,7 @@ def serverless(
         "spec": {"type": "ExternalName", "externalName": settings.local_gateway_service},
     }
     waits = (entry, *((names.DECODER,) if names.DECODER in components else ()))
-    found = (
-        url(settings.url_scheme, outside, {"http": 80}.get(settings.url_scheme, 443))
-        if len(hosts) > 1
-        else f"http://{inside}"
-    )
+    found = f"http://{inside}"
+    if len(hosts) > 1:
+        found = url(settings.url_scheme, outside, {"http": 80}.get(settings.url_scheme, 443))
     return Routes(tuple(ChildObject(one, "ingress", waits) for one in (alias, virtual)), found, f"http://{inside}")

@@ -89,7 +89,6 @@ def scaled(
 
 def horizontal(version: str, workload: TargetRef, metadata: Body, one: ServiceComponent, metric: str) -> Body:
     """The HorizontalPodAutoscaler of a component."""
-    least = max(one.least, 1)
     target = _utilization(one) or max(one.spec.get("scaleTarget") or 0, 0) or _UTILIZATION_DEFAULT
     resource = {"name": metric, "target": {"type": "Utilization", "averageUtilization": target}}
     return {
@@ -98,7 +97,7 @@ def horizontal(version: str, workload: TargetRef, metadata: Body, one: ServiceCo
         "metadata": metadata,
         "spec": {
             "scaleTargetRef": {"apiVersion": workload.api_version, "kind": workload.kind, "name": workload.name},
-            "minReplicas": least,
+            "minReplicas": max(one.least, 1),
             "maxReplicas": one.most,
             "metrics": [{"type": "Resource", "resource": resource}],
         },
@@ -177,10 +176,7 @@ def _scaled_object(
 def _authenticated(
     trigger: Body, config: Body, keda: KedaSettings, where: str, namespace: Namespace, elsewhere: bool
 ) -> None:
-    """Put the credentials into the trigger. Those of the whole cluster go only where an administrator sends them.
-
-    ``elsewhere``: the service has chosen another server than theirs.
-    """
+    """Add credentials to the trigger: the cluster's only where an administrator sends them, not ``elsewhere``."""
     own = config.get("authenticationRef")
     reference = own or keda.authentication_ref
     if not reference:

@@ -27,8 +27,7 @@ def knative(
     annotations: Mapping[str, str],
     status: Body,
 ) -> Body:
-    """The Knative Service of a component. ``status`` is what the service's status says of it: which revision has all
-    requests, of which a canary leaves some."""
+    """The Knative Service of a component; ``status`` names the revision with all requests, which a canary shares."""
     scaling = {
         "class": "kpa.autoscaling.knative.dev",
         "min-scale": one.least,
@@ -61,8 +60,7 @@ def knative(
 
 
 def ray_clusters(group: PodGroup, replicas: int, prober: ProberSettings) -> list[Body]:
-    """A RayCluster for each replica, with the leader as its head. With an image for it, each has a prober, which is
-    ready when the engine on the cluster is."""
+    """A RayCluster per replica, its head the leader; with an image each has a prober, ready when the engine is."""
     head = _stopping(group.leader)
     result: list[Body] = []
     for number in range(replicas):

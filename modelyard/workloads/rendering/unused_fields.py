@@ -18,7 +18,6 @@ from modelyard.workloads.rendering.files import ServedModel
 from modelyard.workloads.rendering.values import Note
 
 WITHOUT_EFFECT: Final = "FieldsWithoutEffect"
-"""Reason of the note about them."""
 _SCALERS: Final = frozenset(("HorizontalPodAutoscaler", "ScaledObject"))
 _SWITCH: Final = "enableKeda"
 

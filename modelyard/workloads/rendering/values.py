@@ -42,7 +42,6 @@ class Refused:
         return "; ".join([*texts[:MOST_PROBLEMS], *(["and more"] if len(texts) > MOST_PROBLEMS else [])])
 
     def each(self) -> tuple[Refused, ...]:
-        """Return all problems of the object, each on its own."""
         return (replace(self, also=()), *self.also)
 
     def _text(self) -> str:
@@ -78,7 +77,6 @@ class Problems:
                 self._refused |= dict.fromkeys(refusal.refused.each())
 
     def raise_all(self) -> None:
-        """Raise one ``Refusal`` with all problems, if there are any."""
         if self._refused:
             first, *more = self._refused
             raise Refusal(first.reason, first.field, first.problem, first.remedy, more)
@@ -86,10 +84,7 @@ class Problems:
 
 @dataclass(frozen=True, slots=True)
 class ChildObject:
-    """A whole object to apply. ``after`` names the components that must be ready before it is made or changed.
-
-    ``seed`` is how many replicas it is made with where a scaler has them from then on.
-    """
+    """An object to make or change once components in ``after`` are ready; ``seed``: first replicas under a scaler."""
 
     body: Body
     component: str = ""
@@ -98,17 +93,14 @@ class ChildObject:
 
     @property
     def kind(self) -> str:
-        """Its kind."""
         return str(self.body["kind"])
 
     @property
     def name(self) -> str:
-        """Its name."""
         return str(self.body["metadata"]["name"])
 
     @property
     def seeded(self) -> Body:
-        """As it is first made."""
         if self.seed is None:
             return self.body
         return {**self.body, "spec": {**self.body["spec"], "replicas": self.seed}}
@@ -157,13 +149,11 @@ class Rendered:
     address: str = ""
     virtual: bool = False
     rights: frozenset[Right] = frozenset()
-    """Rights that the pods may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the cluster serves, as ``apiVersion/Kind``, such as ``policy/v1/PodDisruptionBudget``, what its
-    administrator has set, and its namespaces, whose annotations allow services more."""
+    """Kinds that the cluster serves (``apps/v1/Deployment``), settings, and namespaces, which allow services more."""
 
     served: frozenset[str] = frozenset()
     settings: ServingSettings = field(default_factory=ServingSettings)
@@ -245,9 +235,7 @@ class StoredChild(NamedTuple):
     body: Body
     owner: str
     component: str = ""
-    """Which component it says it belongs to."""
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
         return key_of(self.body)

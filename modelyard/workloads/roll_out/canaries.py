@@ -131,9 +131,8 @@ def _canary(body: Body, replicas: int) -> Body:
 
 
 def shares(workloads: Iterable[Body], weights: Mapping[str, int]) -> list[Body] | None:
-    """How a component's requests are shared between revisions, as Knative writes it: where there is a canary, by the
-    ``weights`` of the route if both have pods, else by the pods that are available; as Knative itself has it.
-    ``None``: one has them all."""
+    """Shares of a component's requests by revision, as Knative writes them; ``None``: one has all. A canary has its
+    weight in the route if both have pods, else its part of the available pods."""
     found = list(workloads)
     for one in found:
         if str(one["apiVersion"]).startswith(f"{KNATIVE}/"):

@@ -18,8 +18,7 @@ from modelyard.resources import Quantity
 from modelyard.workloads.rendering import ChildObject, canonical
 
 APPLIED: Final = "modelyard.dev/applied"
-"""Annotation of a child: what was asked for when it was last written, as a hash. By it what is asked for no more is
-noticed, of which an object that may have more than it should shows nothing."""
+"""Annotation: hash of what was last asked of a child. It shows what is asked no more; additional fields do not."""
 _SETS: Final = frozenset(("loraAdapters",))
 """Lists without an order (``x-kubernetes-list-type: set``): the server appends what is new to what it has."""
 Object = Mapping[str, Any]
@@ -47,10 +46,7 @@ def identity(body: Object) -> Identity:
 
 
 def changes(uid: str, children: Sequence[ChildObject], there: Iterable[Object]) -> Changes:
-    """Return what to write for the object of this ``uid``.
-
-    ``there`` are objects of the namespace: at least those of the children's names, and all that the object owns.
-    """
+    """Return the writes for owner ``uid``; ``there``: at least the objects with its children's names and all it has."""
     found = {identity(one): one for one in there}
     apply, leaving, conflicts = [], [], []
     for child in children:

@@ -21,7 +21,6 @@ from modelyard.workloads.roll_out.rollout_state import Standing
 from modelyard.workloads.roll_out.standing import ComponentStanding, is_knative, makes_pods
 
 _DIGITS: Final = 10
-"""Digits of the hash in the name of a group's revision."""
 
 
 def component_statuses(state: Standing) -> dict[str, Any]:
@@ -104,7 +103,6 @@ def _revisions(state: Standing, component: ComponentStanding, workloads: Sequenc
 
 
 def _whole(targets: Iterable[Mapping[str, Any]]) -> str:
-    """Return the revision that has all requests, of Knative's traffic targets."""
     return next((str(target.get("revisionName") or "") for target in targets if target.get("percent") == 100), "")
 
 

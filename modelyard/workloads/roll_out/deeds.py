@@ -22,7 +22,6 @@ class Deeds:
 
     @property
     def words(self) -> list[str]:
-        """What is made and what goes."""
         made = [f"{one['kind']} {one['metadata']['name']}" for one in self.apply]
         return made + [f"{one.kind.kind} {one.key.name} (goes)" for one in self.delete]
 

@@ -40,7 +40,7 @@ class Trouble(NamedTuple):
 
 
 def of_pod(obj: Object) -> Trouble:
-    """Of a pod that is not ready, as the API sends it."""
+    """Return the trouble of a pod that is not ready, as the API sends it."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if status.get("phase") == "Failed":
         reason = str(status.get("reason") or "PodFailed")

@@ -40,13 +40,11 @@ class GateWatch:
 
     @property
     def words(self) -> str:
-        """What is done."""
         said = f"compared with what served before until {timestamp(self.until)}"
         return f"{said}; {self.problem}" if self.problem else said
 
     @property
     def until(self) -> float:
-        """When it ends."""
         return self.ready + self.gate.window_seconds
 
     def over(self, now: float) -> float:

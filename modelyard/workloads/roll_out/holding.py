@@ -20,7 +20,6 @@ ADOPTION: Final = "adoption"
 """In the annotation ``ACCEPT``: that workloads of another controller are made as they are here."""
 _PODS = ("spec.template", "spec.leaderWorkerTemplate")
 _MOST = 10
-"""Differences that are told of each workload."""
 
 
 def held(

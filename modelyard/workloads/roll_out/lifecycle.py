@@ -96,8 +96,7 @@ class RollOut(ABC):
     """Services of one kind. ``home`` is the controller's namespace, where the settings are.
 
     ``served`` are the kinds that the server has, of those it may have. Updates are compared where there is a
-    ``prometheus`` (its address), by the ``readings`` of who measures (``None``: nobody here does). Plans have a
-    ``Standing``.
+    ``prometheus`` (its address), by ``readings`` (``None``: nobody here measures). Plans have a ``Standing``.
     """
 
     home: str
@@ -123,12 +122,11 @@ class RollOut(ABC):
         """The services, and what they name."""
 
     @abstractmethod
-    def resolve(self, service: StoredService, world: World) -> Resolved:
-        """What the service names."""
+    def resolve(self, service: StoredService, world: World) -> Resolved: ...
 
     @abstractmethod
     def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
-        """What is to be there for it."""
+        """Return the objects of a service."""
 
     def resolve_recorded(self, service: StoredService, inputs: Body, world: World) -> Resolved:
         """Resolve what a service named when these inputs were recorded. Whatever they say, it raises nothing."""
@@ -152,7 +150,6 @@ class RollOut(ABC):
 
     @property
     def wants(self) -> tuple[Want[Any], ...]:
-        """Services, what they name, what is made for them, their pods, nodes, and what administrators say."""
         return (
             *self.named,
             *wanted(self.kinds, self.labels, self.served),
@@ -165,7 +162,6 @@ class RollOut(ABC):
         )
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
-        """What is to be made, taken away and told for the service of this name."""
         service: StoredService | None = world[self.about].get(key)
         if service is None or service.subject.deleting:
             return None
@@ -186,12 +182,8 @@ class RollOut(ABC):
         if not waits and here.updates and is_written and not (here.canary or here.returned):
             waits = [UNREPORTED]
         children = (Child(child.kind, child.key, child.body["metadata"]["uid"]) for child in deeds.delete)
-        plan = replace(
-            plan,
-            apply=(*deeds.apply, *kept),
-            delete=(*children, *older, *recovery.children(owned)),
-            awaits=tuple(waits),
-        )
+        delete = (*children, *older, *recovery.children(owned))
+        plan = replace(plan, apply=(*deeds.apply, *kept), delete=delete, awaits=tuple(waits))
         return replace(
             plan,
             marks=marks,
@@ -213,7 +205,6 @@ class RollOut(ABC):
         return child_rules((*self.kinds, CONTROLLER_REVISIONS), here.result.rights, namespace)
 
     def rendered(self, service: StoredService, found: Resolved, world: World) -> Rendered | Refused:
-        """Render a service from what it names, or say why not."""
         if problem := found.problem or service.problem:
             return problem
         home = service.key.namespace
@@ -267,11 +258,8 @@ class RollOut(ABC):
         diff = changes(service.subject.uid, result.children, [one.body for one in there.values()])
         held = holding.held(service, resolved, result, diff, owned, self.beside(service, world))
         if held:
-            diff = replace(
-                diff,
-                apply=tuple(one for one in diff.apply if not one.component),
-                delete=tuple(one for one in diff.delete if not owned[identity(one)].component),
-            )
+            delete = tuple(one for one in diff.delete if not owned[identity(one)].component)
+            diff = replace(diff, apply=tuple(one for one in diff.apply if not one.component), delete=delete)
         stale = {identity(one.body) for one in diff.apply}
         states = {}
         for kind, mode in result.modes.items():
@@ -308,8 +296,7 @@ class RollOut(ABC):
             here, before = replace(here, unreturnable=str(before)), None
         if before is not None and not aim.returned(service):
             wanted = self.canaries(service, here.resolved, result)
-            mixed = canaries.beside(result, before, wanted, here.there)
-            if mixed is not None:
+            if (mixed := canaries.beside(result, before, wanted, here.there)) is not None:
                 here = replace(
                     self._standing(service, here.resolved, mixed, world), canary=canaries.told(mixed, wanted)
                 )
@@ -393,16 +380,13 @@ class ServiceRollOut(RollOut):
 
     @property
     def kinds(self) -> tuple[ResourceType, ...]:
-        """Of what is made, where the server has them."""
         return child_kinds(self.served)
 
     @property
     def named(self) -> tuple[Want[Any], ...]:
-        """Services, models, weights, runtimes and accelerator classes."""
         return (SERVICES_WANTED, *MODELS_WANTED, *RUNTIMES_WANTED, *classes_wanted(self.served))
 
     def resolve(self, service: StoredService, world: World) -> Resolved:
-        """Its model and its runtime."""
         return resolve(service, world)
 
     def resolve_recorded(self, service: StoredService, inputs: Body, world: World) -> Resolved:
@@ -416,7 +400,6 @@ class ServiceRollOut(RollOut):
         return resolve(service, world, choose)
 
     def render(self, service: StoredService, found: Resolved, abilities: Abilities, world: World) -> Rendered | Refused:
-        """What is to be there for it."""
         assert isinstance(service.resource, InferenceService)
         result = render(
             service.resource,

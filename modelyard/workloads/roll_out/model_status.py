@@ -60,10 +60,7 @@ class LoadFailure(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """Progress of a service to what is asked for.
-
-    Without a ``failure`` the last one stays published, unless it is ``cleared``.
-    """
+    """Progress to what is asked for. Without a ``failure`` the last one stays published, unless it is ``cleared``."""
 
     status: str
     active: str

@@ -78,8 +78,7 @@ def record(service: StoredService, runtime: OfferedRuntime | None) -> Body:
     try:
         inputs: Body = {"spec": _spec(resource), "labels": labels, "annotations": annotations}
         if runtime is not None and runtime.resource is not None:
-            spec = _spec(runtime.resource)
-            inputs["runtime"] = {"kind": runtime.kind, "name": runtime.choice.name, "spec": spec}
+            inputs["runtime"] = {"kind": runtime.kind, "name": runtime.choice.name, "spec": _spec(runtime.resource)}
     except (ValueError, RecursionError, Refusal):
         return {}
     return inputs
@@ -98,8 +97,7 @@ def record_mark(home: str, runtime: OfferedRuntime | None, world: World) -> tupl
     dropped: list[str] = [other for other, of in names.items() if of not in existing]
     if digest in names or len(names) - len(dropped) >= MAX_RECORDS:
         return ()
-    about = {"name": CONFIG_MAP, "namespace": home}
-    create = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about}
+    create = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": home}}
     data = {**dict.fromkeys(dropped), digest: name}
     return (Mark(CONFIG_MAPS, Key(home, CONFIG_MAP), stored.uid if stored else "", data=data, create=create),)
 
@@ -129,10 +127,7 @@ def recorded_service(service: StoredService, inputs: Mapping[str, Any]) -> Store
 def recorded_runtime(
     inputs: Mapping[str, Any], namespace: str, offered: Iterable[OfferedRuntime], world: World
 ) -> OfferedRuntime | None:
-    """Return the recorded runtime, with the rights that it may give now; ``None`` if none is recorded.
-
-    Raises ``Refusal`` where it is disabled by now, or cannot be read.
-    """
+    """Return the recorded runtime, if any, with the rights it may give now. Raises ``Refusal``: disabled or invalid."""
     recorded = mapping(inputs.get("runtime"))
     kind, name, spec = recorded.get("kind"), recorded.get("name"), recorded.get("spec")
     if not (isinstance(kind, str) and isinstance(name, str) and isinstance(spec, dict)):

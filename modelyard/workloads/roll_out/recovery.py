@@ -36,12 +36,10 @@ class Recovery(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """What is taken away."""
         return [f"Pod {pod.key.name} (goes)" for one in self.replace for pod in one.pods]
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """What is worth an Event."""
         return tuple(Notice("GroupRestarted", f"group {one.group}: {one.reason}", "Warning") for one in self.replace)
 
     def children(self, owned: Iterable[StoredChild]) -> tuple[Child, ...]:

@@ -26,8 +26,7 @@ ACCEPT = "modelyard.dev/accept-changes"
 class Resolved:
     """What was found for a service; ``problem`` says why that is not all it takes.
 
-    ``better`` is the runtime, by name, that a new service of this kind would have; ``notes`` say what was found
-    elsewhere than the service says.
+    ``better``: the runtime that a new service would have, by name; ``notes``: found elsewhere than the service says.
     """
 
     named: References = field(default_factory=References)
@@ -40,7 +39,6 @@ class Resolved:
 
     @property
     def inputs(self) -> dict[str, str | None]:
-        """Return the versions of runtime, model and weights that the service is made from, as they are recorded."""
         inputs: dict[str, str | None] = {RUNTIME: None, MODEL: None, WEIGHTS: None}
         if self.runtime is not None:
             inputs[RUNTIME] = f"{self.runtime.kind}/{self.runtime.choice.name}@{self.runtime.generation}"

@@ -55,13 +55,11 @@ class Revision(NamedTuple):
 
     @classmethod
     def of(cls, service: StoredService, inputs: Mapping[str, Any], result: Rendered) -> Revision:
-        """Return the revision of a service that was rendered from these inputs."""
         text = canonical(inputs) if inputs else ""
         name = f"{names.fitting(service.key.name, LONGEST_LABEL - _DIGITS - 1)}-{_hash(text)}"
         return cls(name, text if len(text) <= MAX_TEXT else "", pods_hash(result.children))
 
     def manifest(self, service: StoredService, labels: OwnLabels) -> Body:
-        """Return the object that keeps it."""
         about = {"name": self.name, "namespace": service.key.namespace, "labels": {labels.service: service.label}}
         kind, data = CONTROLLER_REVISIONS, {_DATA: self.text}
         identity = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": about}
@@ -79,7 +77,6 @@ class StoredRevision(NamedTuple):
     """True while it is being deleted; a finalizer may keep it for ever."""
 
     def inputs(self) -> dict[str, Any]:
-        """Return what the revision was rendered from, as its text says; empty where that is no object."""
         try:
             inputs = json.loads(self.text)
         except (ValueError, RecursionError):
@@ -129,14 +126,12 @@ class Aim(NamedTuple):
 
     @classmethod
     def of(cls, service: StoredService, found: Resolved, inputs: Mapping[str, Any], result: Rendered) -> Aim:
-        """What a service asks for, rendered from these inputs."""
         revision, before = Revision.of(service, inputs, result), recorded(service)
         marks = {**found.inputs, GENERATION: str(service.subject.generation), PODS: revision.pods}
         known = SINCE in before and all(before.get(name) == value for name, value in marks.items())
         return cls(revision, marks, epoch(before[SINCE]) if known else None)
 
     def returned(self, service: StoredService) -> bool:
-        """Whether it was given up."""
         return self.since is not None and RETURNED in recorded(service)
 
 

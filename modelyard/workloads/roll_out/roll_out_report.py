@@ -21,7 +21,6 @@ class EngineAnswer:
 
     @property
     def well(self) -> bool:
-        """Return whether an engine answers."""
         return self.status == 200
 
     @property
@@ -35,8 +34,7 @@ def service_result(
 ) -> ObjectResult:
     """Return the result of a service as the API server has it (``None``: it has none).
 
-    ``well`` are the statuses that its conditions should have. Where waiting longer will not make it ready, it has
-    failed.
+    ``well`` are the conditions' wanted statuses. It has failed where waiting longer will not make it ready.
     """
     if obj is None:
         return ObjectResult(ResultState.GONE, f"{key} is not ready: there is no such service")
@@ -62,11 +60,8 @@ def service_result(
 def component_rows(key: Key, standing: Standing | None, answer: EngineAnswer) -> Iterator[dict[str, object]]:
     """Yield a row for each component of a service."""
     for state in standing.states.values() if standing is not None else ():
-        row: dict[str, object] = {
-            "service": str(key),
-            "component": state.kind,
-            "pods": f"{state.ready_pods}/{state.wanted}",
-        }
+        pods = f"{state.ready_pods}/{state.wanted}"
+        row: dict[str, object] = {"service": str(key), "component": state.kind, "pods": pods}
         yield row | {"reason": state.reason, "message": state.message, "answer": answer.words}
 
 

@@ -17,9 +17,8 @@ def roll_out_steps(
 ) -> dict[StepId, PlanStep]:
     """Return the steps that are not done.
 
-    The first one also has what belongs to no component, such as a ServiceAccount, and what is deleted; the others write
-    nothing while there is such a thing. ``awaited`` are the components that a run stays for, ``ready`` the conditions
-    of a service that is ready.
+    The first one also has what belongs to no component (a ServiceAccount) and what is deleted; until that is done the
+    others write nothing. A run stays for the ``awaited``; ``ready`` are the conditions of a ready service.
     """
     if isinstance(here.result, Refused):
         return {StepId("resolve"): PlanStep(StepPhase.FAILED if here.stuck else StepPhase.WAITING, str(here.result))}

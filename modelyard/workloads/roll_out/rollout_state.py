@@ -29,7 +29,6 @@ class Standing:
     changes: Changes = field(default_factory=Changes)
     states: Mapping[str, ComponentStanding] = field(default_factory=dict)
     routed: bool = False
-    """True when the routes to its components exist."""
     there: Mapping[Identity, StoredChild] = field(default_factory=dict)
     """Existing objects: those with the names of its children, and all that it owns."""
     held: Sequence[str] = ()
@@ -45,9 +44,8 @@ class Standing:
     canary: str = ""
     """The part of the update that serves next to the previous revision, in words."""
     watch: GateWatch | None = None
-    """The comparison of the update with the previous revision."""
     compared: str = ""
-    """The result of that comparison, in words."""
+    """The result of the comparison with the previous revision, in words."""
     returned: str = ""
     """The reason for which the update was abandoned."""
     unreturnable: str = ""
@@ -57,12 +55,10 @@ class Standing:
 
     @property
     def problem(self) -> Refused | None:
-        """Return why nothing is made of it."""
         return self.result if isinstance(self.result, Refused) else None
 
     @property
     def answers(self) -> bool:
-        """Return whether requests can be served."""
         return bool(self.states) and all(component.ready for component in self.states.values())
 
     @property

@@ -78,12 +78,10 @@ def _route(state: Standing, component: ComponentStanding, latest: Condition) -> 
     if not component.ready:
         return Condition(type_, "False", "ComponentNotReady", component.message)
     if not exists:
-        reason, message = (
-            (latest.reason, latest.message)
-            if latest.status != "True"
-            else ("ServiceMissing", f"Service {name} does not exist, or is not of this service")
-        )
-        return Condition(type_, "False", reason, message)
+        if latest.status != "True":
+            return Condition(type_, "False", latest.reason, latest.message)
+        message = f"Service {name} does not exist, or is not of this service"
+        return Condition(type_, "False", "ServiceMissing", message)
     return Condition(type_, "True", "RoutesMade", f"Service {name} leads to the pods of the {kind}")
 
 
@@ -92,8 +90,5 @@ def _copied(type_: str, body: Mapping[str, Any], source: str) -> Condition:
     reason, message = str(source_condition.get("reason") or source), str(source_condition.get("message") or "")
     missing = f"Knative has not reported {source} yet"
     return Condition(
-        type_,
-        str(source_condition.get("status") or "Unknown"),
-        reason,
-        message if source_condition else missing,
+        type_, str(source_condition.get("status") or "Unknown"), reason, message if source_condition else missing
     )

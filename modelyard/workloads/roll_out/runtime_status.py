@@ -35,11 +35,9 @@ class RuntimeStatus:
 
     @property
     def wants(self) -> tuple[Want[Any], ...]:
-        """The runtimes."""
         return (_want(self.about),)
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
-        """Return the plan that warns of fields without effect."""
         runtime: StoredRuntime | None = world[self.about].get(key)
         if runtime is None or runtime.subject.deleting:
             return None

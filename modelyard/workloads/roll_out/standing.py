@@ -43,7 +43,6 @@ class ComponentStanding:
 
     @property
     def reason(self) -> str:
-        """In one word, of the condition."""
         if self.zero:
             return "ScaledToZero"
         if self.ready:
@@ -54,12 +53,10 @@ class ComponentStanding:
 
     @property
     def hindrance(self) -> str:
-        """What keeps an update from being ready, in words."""
         return f"{self.kind}: {self.trouble.message}" if self.trouble is not None else self.message
 
     @property
     def message(self) -> str:
-        """In words."""
         if not self.exists:
             return f"{self.kind}: nothing of it is there yet"
         if self.zero:
@@ -74,8 +71,6 @@ class ComponentStanding:
 
 @dataclass(frozen=True, slots=True)
 class _Workload:
-    """What a workload says of itself; ``failure``: it cannot even make pods."""
-
     ready: bool
     current: bool
     pods: int
@@ -144,9 +139,7 @@ def stand(
     stale: Collection[Identity] = (),
     expected: int = 1,
 ) -> ComponentStanding:
-    """How a component stands. ``stale`` are objects that do not say yet what they should; ``expected`` is how many
-    workloads it should have (0: it is to have no pods).
-    """
+    """Return a component's state. ``stale``: objects not yet as asked for; ``expected``: workloads (0: no pods)."""
     seen = _observed([child.body for child in workloads], least)
     mine = tuple(sorted((one for one in pods if one.deleting is None), key=lambda one: (-one.created, one.key)))
     wanted = sum(one.pods for one in seen)
@@ -175,7 +168,6 @@ def stand(
 
 
 def _copy_size(bodies: Sequence[Body]) -> int:
-    """Return how many pods hold a copy of the model together: those of a group or of a Ray cluster, else one."""
     sets = Counter(group for body in bodies if (group := _group(body)) is not None)
     sizes = [_ray_cluster(body).size for body in bodies if body["kind"] == "RayCluster"]
     sizes += [_of(body, 1).size for body in bodies if body["kind"] == "LeaderWorkerSet"]

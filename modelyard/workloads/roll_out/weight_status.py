@@ -17,14 +17,10 @@ from modelyard.workloads.roll_out.standing import is_workload
 
 WEIGHTS_READY: Final = "FineTunedWeightsReady"
 _NAMED: Final = 20
-"""Weights of each kind that a message names."""
 
 
 def weights_ready(standing: Standing, latest: Condition) -> Condition | None:
-    """Return the condition for the weights that a service names; ``None`` where it names none.
-
-    ``latest`` is the condition that says whether what is asked for runs.
-    """
+    """Return the condition of a service's weights, ``None`` without. ``latest``: whether what is asked for runs."""
     named, problem, result = standing.resolved.named.weights, standing.problem, standing.result
     if not named:
         return None

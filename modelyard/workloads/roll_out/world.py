@@ -105,15 +105,9 @@ def _wish(obj: Object) -> object:
     return metadata.get("generation"), metadata.get("deletionTimestamp"), kept, metadata.get("labels")
 
 
-# Services
-
-
 @dataclass(frozen=True, slots=True)
 class StoredService(OfSubject):
-    """An InferenceService or a Model; ``problem`` says why there is no ``resource``.
-
-    ``label`` is what its children say of it.
-    """
+    """An InferenceService or a Model; ``problem``: why there is no ``resource``; ``label``: what its children carry."""
 
     subject: Subject
     resource: InferenceService | Model | None
@@ -142,13 +136,8 @@ def _service(kind: ResourceType, parser: type[InferenceService | Model], obj: Ob
     return StoredService(found, resource, label, parse_wishes(obj), problem, stored_status(obj), noted)
 
 
-SERVICES_WANTED, SERVED_MODELS_WANTED = (
-    Want(INFERENCE_SERVICES, service, wish=_wish),
-    Want(MODELS, model, wish=_wish),
-)
-
-
-# What services name
+SERVICES_WANTED = Want(INFERENCE_SERVICES, service, wish=_wish)
+SERVED_MODELS_WANTED = Want(MODELS, model, wish=_wish)
 
 
 class Offered(NamedTuple):
@@ -159,13 +148,11 @@ class Offered(NamedTuple):
 
     @property
     def state(self) -> str:
-        """How far its delivery is."""
         found = self.served.stored.status.get("state")
         return found if isinstance(found, str) else ""
 
     @property
     def words(self) -> str:
-        """What its status says of its readiness."""
         ready = condition(self.served.stored.status, "Ready")
         return cut(printable(str(ready.get("message") or ready.get("reason") or "its delivery has not begun")), 500)
 
@@ -189,7 +176,6 @@ class OfferedRuntime:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace, empty for the whole cluster, and name."""
         return self.choice.key
 
 
@@ -206,9 +192,6 @@ def _runtime(kind: ResourceType) -> Want[OfferedRuntime]:
         return OfferedRuntime(parse_runtime(obj), kind.kind, generation, resource)
 
     return Want(kind, parse)
-
-
-# What is made for services
 
 
 class OwnLabels(NamedTuple):
@@ -310,8 +293,7 @@ def pod(obj: Object, own: OwnLabels = OF_SERVICE) -> ServicePod:
 
 
 class Scaled(NamedTuple):
-    """The workloads, by name, that a VariantAutoscaling or a binding scales; a variant that names none that of its
-    own name."""
+    """Workloads, by name, that a VariantAutoscaling or binding scales; a variant's own name where it names none."""
 
     key: Key
     workloads: tuple[str, ...]
