@@ -42,7 +42,6 @@ class Cluster:
             await transport.close()
 
     def now(self) -> float:
-        """Return the API server's time, in epoch seconds, which moments in objects go by."""
         return self.transport.clock.now()
 
     # Reading

@@ -60,7 +60,6 @@ class Discovery:
             return found
 
     async def has_subresource(self, type: ResourceType, subresource: str) -> bool:
-        """Whether objects of this (served) type have the subresource, for example ``scale``."""
         async with self._lock:
             return (type.plural, subresource) in (await self._load_kinds(type.group, type.version)).subresources
 

@@ -65,7 +65,6 @@ class ApiRequest:
     accept: str = JSON
 
     def unavailable(self, detail: str, *, untouched: bool = False, permanent: bool = False) -> Unavailable:
-        """The error for a request that got no answer."""
         error = Unavailable(detail, verb=self.verb, object=self.object)
         error.untouched = untouched
         error.permanent = permanent
@@ -117,7 +116,6 @@ class Transport:
 
     @property
     def server(self) -> str:
-        """Base URL of the API server."""
         return str(self._client.configuration.host)
 
     async def json(self, request: ApiRequest) -> dict[str, Any]:
@@ -134,10 +132,7 @@ class Transport:
         return parsed
 
     async def send(self, request: ApiRequest) -> bytes:
-        """Send, repeat while that is safe and there is time, and return the answer's body. Raises a ``ClusterError``.
-
-        A request that is not idempotent is repeated only if the server certainly did not act on it.
-        """
+        """Send, and repeat in time if idempotent or surely not acted on; return the body. Raises a ``ClusterError``."""
         settings = self.settings
         began = time.monotonic()
         deadline = began + (settings.call_timeout if request.timeout is None else request.timeout)

@@ -23,7 +23,6 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 VARIABLE: Final = "MODELYARD_ACCELERATORS"
-"""Environment variable with further resource names."""
 _AMOUNT: Final = re.compile(r"(mem(ory)?(\.max)?|cores?|percent(age)?|monitoring|millicores|tiles|priority|count)$")
 _CUSTOM: Final = "custom"
 
@@ -43,7 +42,6 @@ class AcceleratorFamily(NamedTuple):
     labels: tuple[str, ...] = ()
 
     def includes(self, domain: str, name: str) -> bool:
-        """Return whether ``domain/name`` is one of these devices."""
         if not any(fnmatchcase(domain, pattern) for pattern in self.domains):
             return False
         return name in self.names or (

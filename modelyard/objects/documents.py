@@ -51,10 +51,7 @@ PlainLoader.add_constructor("tag:yaml.org,2002:int", _whole)
 
 
 def parse_document(text: str) -> Any:
-    """The value of a YAML or JSON document, ``None`` for an empty one. Raises ``DocumentError``.
-
-    Without aliases, anchors and tags, which a plain document does not need and which make much of little.
-    """
+    """Parse YAML or JSON without aliases, anchors and tags, which make much of little. Raises ``DocumentError``."""
     if len(text) > MAX_TEXT:
         raise DocumentError(f"is longer than {MAX_TEXT} characters")
     try:

@@ -223,10 +223,7 @@ ENGINE_VARIABLES = ("VLLM_USE_V1",)
 
 
 def engine_args(pod_spec: Object) -> tuple[str, ...]:
-    """Command and arguments of the first container that asks for GPUs, else of the only or first one.
-
-    In front of them, as a shell takes them, the ``ENGINE_VARIABLES`` that it sets.
-    """
+    """Command line of the first container with GPUs, else the first, after ``NAME=value`` of ``ENGINE_VARIABLES``."""
     containers: list[Object] = pod_spec.get("containers") or []
     if not containers:
         return ()

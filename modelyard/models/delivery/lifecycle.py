@@ -126,26 +126,12 @@ class ModelDelivery:
                 namespace=self.home,
                 called=SETTINGS,
             ),
-            Want(
-                JOBS,
-                running.job,
-                label_selector=MODEL,
-                indexes=_OF_JOBS,
-                namespace="",
-            ),
-            Want(
-                PODS,
-                running.pod,
-                cached=True,
-                indexes=_OF_PODS,
-                use="models",
-                namespace="",
-            ),
+            Want(JOBS, running.job, label_selector=MODEL, indexes=_OF_JOBS, namespace=""),
+            Want(PODS, running.pod, cached=True, indexes=_OF_PODS, use="models", namespace=""),
             Want(PERSISTENT_VOLUME_CLAIMS, world.claim, cached=True, namespace=""),
         )
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
-        """What is to be made, marked and told for the model of this name."""
         model: StoredModel | None = world[self.about].get(key)
         if model is None:
             return None
@@ -202,8 +188,7 @@ class ModelDelivery:
         return str(_exclusion(model, node, found) or "")
 
     def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
-        """Sort by turns: the namespace with the fewest is next, and none has more than its share, whatever
-        its models, its pods and the statuses that it may have written itself say."""
+        """Sort by turns: the namespace with the fewest is next; its share is its limit, whatever its statuses claim."""
         model, share = wish.model, wish.settings.share
         busy = [one for one in world[JOBS].by("source", model.source) if one.key.namespace == self.home]
         turns = Counter(one.task.namespace for one in busy)

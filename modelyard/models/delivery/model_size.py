@@ -45,10 +45,7 @@ class ModelSize(NamedTuple):
 
 
 def read_size(text: str, *, least: int = 0) -> ModelSize:
-    """Read a number of parameters. Raises ``ValueError`` that says what to write.
-
-    A plain number below ``least`` is refused, because its unit is missing.
-    """
+    """Read a number of parameters; a plain one below ``least`` lacks its unit. ``ValueError`` names the remedy."""
     try:
         count = parse_size(text)
     except ValueError:

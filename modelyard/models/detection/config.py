@@ -78,7 +78,6 @@ class Config:
         self.levels = tuple(reversed(list(_levels(raw, 0))))
         """From the innermost language model outwards."""
         self.text_type = _text_type(self.levels)
-        """Type of the language model."""
         self.family = self.text_type.removesuffix("_text")
         defaults = DEFAULTS.get(self.text_type, {})
         nested = len(self.levels) > 1 and bool(self.levels[0] or defaults)
@@ -97,7 +96,6 @@ class Config:
         return next((value for level in self.levels[1:] for name in names if (value := whole(level.get(name)))), 0)
 
     def is_stated(self, *names: str) -> bool:
-        """Report whether one of these names has a positive number in the configuration itself."""
         return any(whole(level.get(name)) for level in self.levels for name in names)
 
     def text(self, *names: str) -> str:
@@ -130,7 +128,6 @@ class Config:
 
     @property
     def architecture(self) -> str:
-        """The first of the architectures as stated."""
         stated = self.raw.get("architectures")
         return text(stated[0]) if isinstance(stated, list) and stated else ""
 
@@ -203,7 +200,6 @@ class Config:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens in the vocabulary."""
         return self.number(*VOCABULARY)
 
     @property

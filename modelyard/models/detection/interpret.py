@@ -27,7 +27,6 @@ from modelyard.models.detection.quantization import Quantization, read_quantizat
 _FORMAT = ("safetensors", "1.0.0")
 _GGUF = "gguf"
 _GGUF_FRAMEWORK = "llama.cpp"
-"""Library that GGUF weights are written for."""
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",

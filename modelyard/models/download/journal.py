@@ -39,7 +39,6 @@ class PartsJournal:
         os.write(self._fd, f"{kind} {index} {what}\n".encode())
 
     def close(self) -> None:
-        """No more lines."""
         if self._fd >= 0:
             os.close(self._fd)
 

@@ -85,7 +85,6 @@ class Report:
     factsError: str | None = None
 
     def fail(self, error: FetchError) -> None:
-        """What went wrong."""
         self.outcome, self.reason, self.message = "Failed", error.reason, printable(str(error))
         self.retryable = error.retryable
         self.retryAfter = None if error.retry_after is None else min(error.retry_after, LONGEST_WAIT)
@@ -110,7 +109,6 @@ class Progress:
         self._end = threading.Event()
 
     def phase(self, name: str) -> None:
-        """What is being done."""
         self._phase = name
 
     def over(self, pace: Pace, files: int, size: int) -> None:
@@ -119,7 +117,6 @@ class Progress:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Saying it."""
         thread = threading.Thread(target=self._run, daemon=True)
         thread.start()
         try:

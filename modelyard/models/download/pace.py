@@ -115,11 +115,9 @@ class Pace:
 
     @property
     def now(self) -> float:
-        """The time, in seconds of a clock that never goes back."""
         return self._clock()
 
     def took(self, count: int) -> None:
-        """So many bytes have arrived."""
         now = self._clock()
         with self._lock:
             self._moved, self.trouble = now, ""
@@ -281,7 +279,6 @@ class WatchedThreads:
 
     @property
     def ended(self) -> bool:
-        """Return true once no thread is running any more."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def run(self, supervise: Callable[[], None] = lambda: None) -> None:

@@ -26,13 +26,11 @@ class ModelState:
 
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> ModelState:
-        """Return the state in an object's status."""
         status = obj.get("status") or {}
         ready = condition(status, "Ready")
         return cls(status.get("state", "Creating"), ready.get("reason", ""), ready.get("message", ""))
 
     def result(self, key: Key) -> ObjectResult:
-        """Return the result of the model at the end of a run."""
         name = key.label
         if self.state == "Ready":
             return ObjectResult(ResultState.DONE, f"{name}: {self.message}")

@@ -204,7 +204,6 @@ class BucketObjects:
         self._uri, self._store, self._refused = uri, store, refused
 
     def put(self, key: str, body: bytes) -> None:
-        """This object, in the place of an older one."""
         with self._explained(key):
             obstore.put(self._store, key, body, use_multipart=False)
 
@@ -217,7 +216,6 @@ class BucketObjects:
             return bytes(found.bytes())
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Those below a prefix."""
         with self._explained(prefix):
             for page in obstore.list(self._store, prefix=prefix, chunk_size=1000):
                 yield from (one["path"] for one in page)

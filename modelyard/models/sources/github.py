@@ -26,7 +26,6 @@ class GitHub:
         self._http = Http(endpoint or ENDPOINT, secret, parallel, public)
 
     def list(self) -> Listing:
-        """The uploaded files of the release."""
         repository = f"/repos/{self.uri.owner}/{self.uri.repository}"
         tag = "latest" if self.uri.tag == "latest" else f"tags/{quote(self.uri.tag, safe='')}"
         body = self._http.page(f"{repository}/releases/{tag}")

@@ -51,11 +51,9 @@ class MachineIdentity:
             return self._token, self._until
 
     def headers(self) -> dict[str, str]:
-        """Headers of a request to the bucket."""
         return {"Authorization": f"Bearer {self.token()[0]}"}
 
     def credential(self) -> dict[str, Any]:
-        """The token as obstore takes it."""
         token, until = self.token()
         left = until - time.monotonic() + _MARGIN / 2
         return {"token": token, "expires_at": datetime.now(UTC) + timedelta(seconds=left)}

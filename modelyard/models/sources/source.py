@@ -74,13 +74,11 @@ class ListingBudget:
         self._read: set[str] = set()
 
     def begin(self) -> None:
-        """Start to count for a listing."""
         with self._lock:
             self._counting, self._pages, self._bytes = True, 0, 0
             self._read.clear()
 
     def end(self) -> None:
-        """Stop counting."""
         with self._lock:
             self._counting = False
 
@@ -98,7 +96,6 @@ class ListingBudget:
                 raise unavailable(f"{problem}; report it to whoever runs the source")
 
     def answered(self, url: str) -> None:
-        """Remember a page that was sent."""
         with self._lock:
             if self._counting and url:
                 self._read.add(url)

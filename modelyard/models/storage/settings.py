@@ -179,7 +179,6 @@ class DeliverySettings(BaseModel):
 
     @property
     def hosts(self) -> AllowedHosts:
-        """The hosts that files may be fetched from."""
         return AllowedHosts(tuple(self.endpoints), f"endpoints in ConfigMap {CONFIG_MAP}")
 
 
