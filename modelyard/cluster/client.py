@@ -138,8 +138,7 @@ class Cluster:
         Not repeated if the server may have acted on it: an ``Unavailable`` then leaves open whether it exists.
         The server may drop fields that it does not know, which is logged; not ``strict`` leaves that to the caller.
         """
-        validation = "Strict" if strict else "Warn"
-        query = {"fieldManager": self.settings.field_manager, "fieldValidation": validation}
+        query = {"fieldManager": self.settings.field_manager, "fieldValidation": "Strict" if strict else "Warn"}
         if dry_run:
             query["dryRun"] = "All"
         namespace = namespace or metadata(body).get("namespace")

@@ -37,10 +37,7 @@ class EventRecorder:
         self._complained: set[str] = set()
 
     async def record(self, regarding: Object, reason: str, message: str, kind: str, component: str) -> None:
-        """Record one occurrence. ``regarding`` is an object, or a reference with kind, name, namespace, uid.
-
-        Never raises: an Event that cannot be recorded is logged, once for each sort of failure.
-        """
+        """Record an occurrence about an object or reference. Never raises: failures are logged, once for each sort."""
         reference = reference_to(regarding)
         message = cut(printable(message), _MESSAGE_LIMIT)
         try:

@@ -77,9 +77,7 @@ class Transport:
     def __init__(self, settings: ClusterSettings, configuration: Any, source: str) -> None:
         self.settings = settings
         self.source = source
-        from kubernetes.aio.client.api_client import (
-            ApiClient,  # large: a command that needs no cluster loads without it
-        )
+        from kubernetes.aio.client.api_client import ApiClient  # large: only loaded where a cluster is needed
 
         self._client = ApiClient(configuration)
         # The package's own connector forgets idle connections after 15 s, which is just the length of a tick.

@@ -150,8 +150,6 @@ def _join(type: ResourceType, pages: list[dict[str, Any]]) -> ObjectList:
 
 
 class _Pause:
-    """Growing, jittered pauses between tries to reconnect; tells the log once when it begins and once when it ends."""
-
     def __init__(self, settings: ClusterSettings, shown: str) -> None:
         self._backoff = Backoff(settings.retry_delay, longest=_LONGEST_PAUSE)
         self._failures = 0

@@ -74,10 +74,7 @@ def first_fault(error: ValidationError) -> str:
 
 
 def events(text: str, most: int) -> Iterator[Any]:
-    """What YAML text consists of. Raises ``DocumentError`` where it is nested more than ``most`` deep.
-
-    To be looked through before it is loaded: loading recurses, in C, and ends the process where the stack ends.
-    """
+    """Yield YAML events before loading, whose recursion in C may end the process. ``DocumentError``: too deep."""
     depth = 0
     for event in yaml.parse(text, PlainLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

@@ -95,10 +95,7 @@ def _shown(text: str) -> str:
 
 
 class SpecSize(NamedTuple):
-    """The size of a model by its spec and its files.
-
-    ``parameters`` is ``None`` where the size is unknown; ``problem`` gives the reason if the spec has an invalid one.
-    """
+    """The size by spec and files. ``parameters``: ``None`` if unknown; ``problem``: why the spec's own is invalid."""
 
     parameters: Decimal | None
     text: str

@@ -99,11 +99,7 @@ def normal(word: str) -> str:
 
 
 def read_quantization(stated: Mapping[str, Any], side: Mapping[str, Mapping[str, Any]]) -> Quantization:
-    """Return the quantization that a configuration states, or files next to it.
-
-    ``side`` has the parsed ``hf_quant_config.json`` (ModelOpt), ``quantize_config.json`` (GPTQ) and
-    ``quant_config.json`` (AWQ), as far as they exist.
-    """
+    """Return the quantization that a configuration states, or files next to it (``side``, by name, if they exist)."""
     modelopt = side.get("hf_quant_config.json", {})
     inner = mapping(modelopt.get("quantization")) or modelopt
     section = stated

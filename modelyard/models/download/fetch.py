@@ -30,8 +30,7 @@ from modelyard.models.storage import FetchError, time_limit, unavailable
 TRIES = 3
 """How often a file that arrives with another checksum is fetched."""
 TOGETHER = 8
-"""Parts that follow each other and are asked for at once, where there is enough for all threads: a request costs more
-than what a part more or less in it does."""
+"""Consecutive parts of one request, if there is enough for all threads: a request costs more than another part."""
 _AS_IT_IS = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
 
 

@@ -147,7 +147,6 @@ class Pace:
         self.throttle()
 
     def throttle(self) -> None:
-        """Before the next bytes: as the limit of bandwidth has it."""
         self.pause(self._free_at - self._clock())
 
     def retry(self, error: FetchError, attempt: int) -> None:

@@ -217,7 +217,6 @@ class NodeStore:
     # Entries
 
     def manifest(self, digest: str) -> FileManifest | None:
-        """Of a complete entry."""
         body = self.home.read(f"entries/{digest}/manifest.json")
         if body is None:
             return None

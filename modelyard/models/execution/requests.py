@@ -50,7 +50,6 @@ class DeliveryRequest:
         self._generation = int(obj["metadata"].get("generation") or 0)
         status = obj.get("status") or {}
         self.failed_before = status.get("state") == "Failed" or bool(status.get("nodesFailed"))
-        """True when the previous request failed."""
         seen = int(status.get("observedGeneration") or 0) >= self._generation
         self._before = ModelState.of(obj) if seen and status.get("state") == "Failed" else None
 

@@ -172,10 +172,7 @@ class BucketSource:
         return Listing(source, hashlib.sha256(states.encode()).hexdigest(), files)
 
     def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
-        """By range, and only while the object is still the one that was listed.
-
-        Over an address that is signed here: statuses, waits and interruptions are then those of every other source.
-        """
+        """Read over a signed address, as from other sources, and only while the object is still the one listed."""
         try:
             url = self._sign(file.key) if self._sign else f"{self._http.base}/{quote(file.key)}"
         except (BaseError, OSError, ValueError) as error:

@@ -45,7 +45,6 @@ class GitHub:
         return Listing(f"github {self._http.base} {self.uri.owner}/{self.uri.repository}", revision, files)
 
     def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
-        """By range, from where the API sends to."""
         url = f"{self._http.base}{file.key}"
         return self._http.read(url, file.size, start, length, {"Accept": "application/octet-stream"})
 

@@ -83,8 +83,7 @@ def sign_in(credentials: Credentials, endpoint: str | None) -> GoogleAccess:
     config: dict[str, Any] = {"base_url": endpoint} if endpoint else {}
     key = credentials.get("GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
     if key is None:
-        host = credentials.environ.get("GCE_METADATA_HOST") or _METADATA_HOST
-        identity = MachineIdentity(host)
+        identity = MachineIdentity(credentials.environ.get("GCE_METADATA_HOST") or _METADATA_HOST)
         try:
             if endpoint is None and identity.token():
                 return GoogleAccess({"config": config, "credential_provider": identity.credential}, identity=identity)

@@ -142,7 +142,6 @@ class Hub:
         return Listing(f"hf {self.endpoint} {self.uri.repository}", self._revision, files)
 
     def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
-        """By range, of the file as it is in the commit."""
         url = hf_hub_url(self.uri.repository, file.key, revision=self._revision, endpoint=self.endpoint)
         return self._http.read(url, file.size, start, length)
 

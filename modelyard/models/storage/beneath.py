@@ -90,7 +90,6 @@ class Beneath:
             os.fsync(folder)
 
     def read(self, name: str) -> bytes | None:
-        """A small file of ours; None where it is not there."""
         try:
             with os.fdopen(self.open(name, os.O_RDONLY), "rb") as file:
                 return file.read()

@@ -138,10 +138,7 @@ class DeliverySettings(BaseModel):
 
     @property
     def proxy_environment(self) -> dict[str, str]:
-        """Variables that send a container's HTTPS requests through the proxy; empty without one.
-
-        Both spellings are set, because programs differ in which one they prefer.
-        """
+        """Variables for a container's HTTPS proxy, if any, in both spellings: programs differ in which they prefer."""
         if self.https_proxy is None:
             return {}
         exceptions = ",".join(dict.fromkeys((*self.no_proxy, *_NEVER_BY_PROXY)))
