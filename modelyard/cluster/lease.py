@@ -142,7 +142,7 @@ class Lease:
             await asyncio.sleep(pause)
 
     async def renew(self) -> bool:
-        """Renew at once, as the background task does in time. ``False``: lost to another. Raises ``Unavailable``."""
+        """Renew now; the background task does so by itself. ``False``: lost to another. Raises ``Unavailable``."""
         async with self._turn:
             if self._lost:
                 return False

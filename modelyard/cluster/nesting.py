@@ -25,7 +25,7 @@ _CURLY = 0x20
 
 
 def parse(text: bytes) -> Any:
-    """Parse JSON; if too deep for orjson, ``0`` replaces levels below ``KEPT_DEPTH``. Raises ``JSONDecodeError``."""
+    """Parse JSON; if too deep for orjson, ``0`` replaces values below ``KEPT_DEPTH``. Raises ``JSONDecodeError``."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

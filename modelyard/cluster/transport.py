@@ -130,7 +130,7 @@ class Transport:
         return parsed
 
     async def send(self, request: ApiRequest) -> bytes:
-        """Send, and repeat in time if idempotent or surely not acted on; return the body. Raises a ``ClusterError``."""
+        """Send and return the body; repeat in time what is idempotent or surely not done. Raises a ``ClusterError``."""
         settings = self.settings
         began = time.monotonic()
         deadline = began + (settings.call_timeout if request.timeout is None else request.timeout)

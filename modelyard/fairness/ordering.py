@@ -60,7 +60,7 @@ def divide(total: int, wanted: Mapping[K, int]) -> dict[K, int]:
 
 
 class RoundRobin(Generic[T]):
-    """Rounds over items in the fixed order of ``rank``, which may come and go; each starts where the last stopped."""
+    """Rounds over items, which may come and go, in the fixed order of ``rank``; each starts where the last stopped."""
 
     def __init__(self, rank: Callable[[T], Any]) -> None:
         self._rank = rank

@@ -74,7 +74,7 @@ def first_fault(error: ValidationError) -> str:
 
 
 def events(text: str, most: int) -> Iterator[Any]:
-    """Yield YAML events before loading, whose recursion in C may end the process. ``DocumentError``: too deep."""
+    """Yield YAML events before loading, whose recursion in C may end the process. ``DocumentError`` beyond ``most``."""
     depth = 0
     for event in yaml.parse(text, PlainLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

@@ -45,7 +45,6 @@ CONFINED: Mapping[str, Any] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 CONFINED_POD = {"restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False}
-"""What keeps a container, and its pod, to the least rights."""
 STALLED_AFTER = 120
 """Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
 _TIME_TO_REPORT = 60

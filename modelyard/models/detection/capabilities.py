@@ -19,7 +19,6 @@ _OMNI = ("TEXT_TO_AUDIO", "IMAGE_TEXT_TO_AUDIO", "VIDEO_TEXT_TO_AUDIO", "AUDIO_T
 CAPABILITIES = frozenset((*CURRENT, *CURRENT.values(), *_OMNI)) | (
     {"TEXT_RERANK", "TEXT_TO_IMAGE", "IMAGE_TEXT_TO_IMAGE", "TEXT_TO_VIDEO", "IMAGE_TEXT_TO_VIDEO"}
 )
-"""Every known one, under all of its names."""
 
 _PIPELINES = (
     (("imagetovideo", "i2v", "img2vid", "videotovideo"), "IMAGE_TEXT_TO_VIDEO"),

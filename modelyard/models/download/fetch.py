@@ -194,7 +194,6 @@ class Download:
                 )
 
     def _requests(self, work: Sequence[_Work]) -> Iterator[tuple[_Work, range]]:
-        """What to ask for, file by file. Files are opened here."""
         for one in work:
             one.fd = self.store.home.open(self._name(one.file), os.O_RDWR | os.O_CREAT)
             one.began = self.pace.waited()
@@ -228,7 +227,6 @@ class Download:
             self._finish(work)
 
     def _read(self, work: _Work, parts: range) -> None:
-        """These parts onto the disk, through whatever interruptions; hashed on the way where it is their turn."""
         start, length = parts.start * self._size, sum(self._length(work.file, part) for part in parts)
         got, attempt = 0, 0
         with work.lock:
@@ -315,7 +313,6 @@ class Download:
                     self.pace.retry(error, attempt)
 
     def _hash(self, work: _Work) -> None:
-        """Carries the checksums on over what is on the disk in one piece, unless another thread is at it."""
         while True:
             with work.lock:
                 part = work.hashed // self._size

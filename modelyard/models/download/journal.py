@@ -27,7 +27,6 @@ class PartsJournal:
         self._fd = -1
 
     def begin(self) -> None:
-        """Written anew with what holds, then open for more."""
         lines = [f"modelyard 1 {_boot()} {self.part_size}"]
         lines += [f"f {index} {digest}" for index, digest in self.files.items()]
         lines += [f"p {index} {part}" for index, parts in self.parts.items() for part in parts]

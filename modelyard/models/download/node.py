@@ -112,7 +112,6 @@ class Progress:
         self._phase = name
 
     def over(self, pace: Pace, files: int, size: int) -> None:
-        """What is counted from now on, and how much it will be."""
         self._pace, self._files, self._bytes = pace, files, size
 
     @contextmanager

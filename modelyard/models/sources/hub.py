@@ -117,7 +117,6 @@ class Hub:
         self._revision = ""
 
     def list(self) -> Listing:
-        """The files of the commit that the revision names now."""
         what = f"hf://{self.uri.repository}@{self.uri.revision}"
         self._budget.begin()
         try:

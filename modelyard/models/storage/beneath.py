@@ -129,7 +129,6 @@ class Beneath:
         return found * 512
 
     def names(self, name: str) -> list[str]:
-        """What is in a folder; nothing where it is not there."""
         try:
             opened = self.open(name, _FOLDER)
         except FileNotFoundError:
