@@ -338,12 +338,11 @@ class Cluster:
         self._need_namespace(verb, type, name, namespace)
         if not name:
             raise Invalid("the name is missing", verb=verb, object=type.describe(namespace), reason="NoName")
-        shown = None if subresource == "scale" else subresource
         request = ApiRequest(
             method,
             type.path(namespace, name, subresource),
             verb,
-            type.describe(namespace, name, shown),
+            type.describe(namespace, name, None if subresource == "scale" else subresource),
             {"fieldManager": self.settings.field_manager} if method in ("PUT", "PATCH") else {},
             body,
             content_type,

@@ -65,8 +65,7 @@ class Discovery:
 
     async def _find(self, group: str, version: str, kind: str) -> ResourceType | None:
         served = (await self._load_groups()).get(group, ())
-        ordered = (version, *served) if version in served else served
-        for candidate in ordered:
+        for candidate in (version, *served) if version in served else served:
             found = (await self._load_kinds(group, candidate)).types.get(kind)
             if found is not None:
                 return found

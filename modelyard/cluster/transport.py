@@ -132,8 +132,7 @@ class Transport:
     async def send(self, request: ApiRequest) -> bytes:
         """Send and return the body; repeat in time what is idempotent or surely not done. Raises a ``ClusterError``."""
         settings = self.settings
-        began = time.monotonic()
-        deadline = began + (settings.call_timeout if request.timeout is None else request.timeout)
+        deadline = time.monotonic() + (settings.call_timeout if request.timeout is None else request.timeout)
         backoff, attempt, reloaded = Backoff(settings.retry_delay), 0, False
         while True:
             attempt += 1
@@ -176,8 +175,7 @@ class Transport:
 
         Raises ``Unavailable`` when the connection is cut; ends quietly when the server ends it.
         """
-        connect = self.settings.connect_timeout
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=silence)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.settings.connect_timeout, sock_read=silence)
         used = self._client
         try:
             async with asyncio.timeout(self.settings.request_timeout):
@@ -186,8 +184,7 @@ class Transport:
             raise request.unavailable("the API server did not answer in time") from error
         try:
             if response.status >= 300:
-                body = await _answer(request, response.read())
-                refusal = _refusal(request, response, body)
+                refusal = _refusal(request, response, await _answer(request, response.read()))
                 if isinstance(refusal, Unauthorized):
                     await self._reload(used)  # the caller opens streams again by itself
                 raise refusal

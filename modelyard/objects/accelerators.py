@@ -140,8 +140,7 @@ def _family_of(resource: str, custom: str) -> AcceleratorFamily | None:
 def partition_of(resource: str) -> str:
     """Return the name of a partition, share or core, such as ``mig-3g.40gb``; ``""`` for whole devices."""
     family, name = family_of(resource), resource.partition("/")[2].lower()
-    apart = family is not None and any(fnmatchcase(name, pattern) for pattern in family.apart)
-    return name if apart else ""
+    return name if family is not None and any(fnmatchcase(name, pattern) for pattern in family.apart) else ""
 
 
 def product_of_node(labels: Mapping[str, str], resource: str) -> str | None:

@@ -51,7 +51,7 @@ PlainLoader.add_constructor("tag:yaml.org,2002:int", _whole)
 
 
 def parse_document(text: str) -> Any:
-    """Parse YAML or JSON without aliases, anchors and tags, which make much of little. Raises ``DocumentError``."""
+    """Parse YAML or JSON; ``None`` if empty. ``DocumentError``, also for aliases, anchors, tags (much of little)."""
     if len(text) > MAX_TEXT:
         raise DocumentError(f"is longer than {MAX_TEXT} characters")
     try:

@@ -166,11 +166,10 @@ def _started(status: Object) -> str:
 def node(obj: Object) -> Node:
     """A node."""
     status = obj.get("status") or {}
-    allocatable = status.get("allocatable") or {}
     return Node(
         name=obj["metadata"]["name"],
         labels=obj["metadata"].get("labels") or {},
-        gpus=devices(allocatable),
+        gpus=devices(status.get("allocatable") or {}),
         ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()),
         schedulable=not (obj.get("spec") or {}).get("unschedulable", False),
     )

@@ -235,8 +235,7 @@ def make(
     }
     if node is not None and node.name:
         field = {"key": "metadata.name", "operator": "In", "values": [node.name]}
-        terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-        pod["affinity"] = {"nodeAffinity": {REQUIRED: terms}}
+        pod["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [field]}]}}}
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -188,7 +188,7 @@ class ModelDelivery:
         return str(_exclusion(model, node, found) or "")
 
     def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
-        """Sort by turns: the namespace with the fewest is next; its share is its limit, whatever its statuses claim."""
+        """Sort by turns: the namespace with the fewest is next; none exceeds its share, whatever its statuses say."""
         model, share = wish.model, wish.settings.share
         busy = [one for one in world[JOBS].by("source", model.source) if one.key.namespace == self.home]
         turns = Counter(one.task.namespace for one in busy)
@@ -283,8 +283,7 @@ class ModelDelivery:
     def _end(self, model: StoredModel, found: DeliverySettings, world: World, now: float) -> Plan | None:
         if names.finalizer(self.about) not in model.finalizers:
             return None
-        goal = jobs.Goal(found.models_root, found.models_root, "", "")
-        wish = Wish(model, goal, found, self.home)
+        wish = Wish(model, jobs.Goal(found.models_root, found.models_root, "", ""), found, self.home)
         parts = [clearing.remove(wish, site, now) for site in self._sites(model, world).values()]
         removals = [job for job in world[JOBS].by("removes", model.key.namespace) if job.key.namespace == self.home]
         if len(removals) >= MOST_REMOVALS:
@@ -292,8 +291,7 @@ class ModelDelivery:
         plan = self._with(story.removing(model, parts, now), model, parts, world)
         space, ours = model.key.namespace, world[JOBS].by("model", model.identifier)
         claimed = [one for one in ours if one.key.namespace != self.home and space in ("", one.key.namespace)]
-        gone = tuple(legs.gone(one) for one in claimed if not one.deleting)
-        plan = replace(plan, delete=(*plan.delete, *gone))
+        plan = replace(plan, delete=(*plan.delete, *(legs.gone(one) for one in claimed if not one.deleting)))
         if all(leg.stage is NodeStage.GONE for leg in parts) and len(parts) <= MOST_AT_ONCE:
             return replace(plan, finalizer=False, awaits=(), status=None, wanted=None)
         return plan
@@ -415,8 +413,7 @@ def _exclusion(model: StoredModel, node: ModelNode, delivery: DeliverySettings) 
 
 def _order(model: StoredModel, turns: Mapping[str, int], world: World) -> tuple[int, int, float, str, Key]:
     """Whose turn it is: of the namespace with the fewest, then whom most pods wait for, then who waits longest."""
-    pending = len(tuple(world[PODS].by("waits", model.label)))
-    return turns[model.key.namespace], -pending, *_age(model)
+    return turns[model.key.namespace], -len(tuple(world[PODS].by("waits", model.label))), *_age(model)
 
 
 def _age(model: StoredModel) -> tuple[float, str, Key]:

@@ -228,9 +228,7 @@ def _mean_bits(schemes: Mapping[str, int]) -> float:
 
 
 def _cache_bits(section: Mapping[str, Any]) -> float:
-    scheme = mapping(section.get("kv_cache_scheme"))
-    if whole(scheme.get("num_bits")) == 8:
+    if whole(mapping(section.get("kv_cache_scheme")).get("num_bits")) == 8:
         return 8.0
-    algorithm = text(section.get("kv_cache_quant_algo")) or text(section.get("kv_cache_scheme"))
-    word = _word(algorithm)
+    word = _word(text(section.get("kv_cache_quant_algo")) or text(section.get("kv_cache_scheme")))
     return BITS.get(word.scheme, 0.0) if word else 0.0

@@ -372,8 +372,7 @@ class Download:
             Kept(file.name, file.size, sums[index], file.etag) if index in sums else known[file.name]
             for index, file in enumerate(self.files)
         )
-        manifest = FileManifest(self.listing.source, self.listing.revision, files)
-        body = manifest.dump()
+        body = FileManifest(self.listing.source, self.listing.revision, files).dump()
         if old is not None:
             _sync(self.store.root)
             for index in sums:

@@ -247,8 +247,7 @@ def bring(
                 report.fetchedBytes += pace.fetched
             progress.phase("Finalizing")
             with store.locked():
-                linked = replace(record, wanted=digest, weights=report.weights)
-                store.link(linked, request.in_use, time.time())
+                store.link(replace(record, wanted=digest, weights=report.weights), request.in_use, time.time())
     except FetchError as error:
         # A model that may not have an entry, or has brought nothing of it, does not keep it on the disk.
         if shared or error.reason in _REFUSALS:

@@ -31,8 +31,7 @@ def prove_access(pace: Pace, source: ModelSource, files: Sequence[SourceFile]) -
     prove = one_by_one(wanted, lambda file: call_patiently(pace, lambda: _read_byte(pace, source, file)))
     limits = pace.limits
     rate = limits.required_rate or limits.minimum_rate
-    seconds = time_limit(0, len(wanted), rate, limits.window) if rate else float("inf")
-    with pace.within(seconds):
+    with pace.within(time_limit(0, len(wanted), rate, limits.window) if rate else float("inf")):
         WatchedThreads(pace, min(limits.parallel, len(wanted)), prove).run()
 
 

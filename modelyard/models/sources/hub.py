@@ -124,8 +124,7 @@ class Hub:
             if not self._revision:
                 raise unavailable(f"{what}: the hub does not tell the commit")
             tree = self._api.list_repo_tree(self.uri.repository, recursive=True, revision=self._revision)
-            entries = bounded(tree, what)
-            files = tuple(self._file(entry) for entry in entries if isinstance(entry, RepoFile))
+            files = tuple(self._file(entry) for entry in bounded(tree, what) if isinstance(entry, RepoFile))
         except HfHubHTTPError as error:
             code = error.response.headers.get("X-Error-Code", "")
             raise of_status(
