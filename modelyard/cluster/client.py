@@ -292,8 +292,6 @@ class Cluster:
             )
         )
 
-    # What the server is
-
     async def resolve(self, api_version: str, kind: str) -> ResourceType:
         """The served type of ``apiVersion`` and ``kind``. Raises ``UnknownKind``; see ``Discovery.resolve``."""
         return await self.discovery.resolve(api_version, kind)
@@ -304,8 +302,6 @@ class Cluster:
             return (await self.discovery.resolve(api_version, kind)).api_version == api_version
         except UnknownKind:
             return False
-
-    # Telling people
 
     async def record_event(
         self, regarding: Object, reason: str, message: str, kind: str = "Normal", component: str = "modelyard"

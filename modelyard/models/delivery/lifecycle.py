@@ -169,8 +169,6 @@ class ModelDelivery:
             f" {settings.CA_FILE}: create it, or leave caBundle out"
         )
 
-    # Nodes
-
     def _parts(self, wish: Wish, chosen: Collection[str], world: World, now: float) -> list[Leg]:
         parts, sites = [], self._sites(wish.model, world, chosen)
         for name, site in sites.items():
@@ -232,8 +230,6 @@ class ModelDelivery:
             return None
         before = epoch(entry.progress.last_updated) if entry.progress is not None else 0.0
         return newest if epoch(newest.last_updated) - before >= FLUSH else None
-
-    # What follows
 
     def _with(self, plan: Plan, model: StoredModel, parts: Sequence[Leg], world: World) -> Plan:
         marked = {leg.node: self._marks(model, leg, world) for leg in parts}
@@ -344,8 +340,6 @@ class ModelDelivery:
                 text = f"spec.baseModelRef: there is no {kind.kind} {base.name}: create it first"
                 raise jobs.NotAllowed("BaseModelNotFound", text)
         return goal
-
-    # Files in a claim
 
     def _of_claim(self, wish: Wish, world: World, now: float) -> Plan:
         model, goal = wish.model, wish.goal

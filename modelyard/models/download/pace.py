@@ -171,8 +171,6 @@ class Pace:
         if self.stop.wait(seconds) if seconds > 0 else self.stop.is_set():
             raise Stopped
 
-    # Waiting for the source
-
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """A thread waits for the source, or as long as that has asked for. Disks and own limits are not its fault."""
