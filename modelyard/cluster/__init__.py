@@ -22,13 +22,7 @@ from modelyard.cluster.errors import (
 )
 from modelyard.cluster.holder import Holder
 from modelyard.cluster.lease import Lease, standby_name
-from modelyard.cluster.objects import (
-    UNREAD,
-    Object,
-    ObjectList,
-    ScaleSubresource,
-    WatchEvent,
-)
+from modelyard.cluster.objects import UNREAD, Object, ObjectList, ScaleSubresource, WatchEvent
 from modelyard.cluster.renewals import Renewal, RenewalMonitor
 from modelyard.cluster.transport import ApiRequest
 from modelyard.cluster.watching import Watch

@@ -35,7 +35,6 @@ class Applying:
     timeout: float | None
 
     async def apply(self, body: Object) -> Object:
-        """Apply one; return it as it is stored."""
         kind, name, namespace = body.get("kind"), metadata(body).get("name"), metadata(body).get("namespace")
         if not kind or not name or not body.get("apiVersion"):
             raise Invalid(
@@ -93,10 +92,7 @@ class Applying:
         await self.transport.json(request)
 
     async def _give_up(self, type: ResourceType, body: Object) -> bool:
-        """Make an object be as its manifest says in one write that takes away what the manager applies no more.
-
-        Whether there was something to take away. That write's own claims must be dropped by ``_forget``.
-        """
+        """Take away in one write what the manager no longer applies, if anything. ``_forget`` must drop its claims."""
         try:
             live = await self._get(type, metadata(body)["name"], metadata(body).get("namespace"))
         except NotFound:
@@ -129,7 +125,6 @@ class Applying:
             await self._patch(type, stored, {}, patch)
 
     async def _hand_over_replicas(self, type: ResourceType, name: str, namespace: str | None) -> None:
-        """If only the manager owns ``spec.replicas``, let a second manager own its present value too."""
         for attempt in range(1, WRITE_ATTEMPTS + 1):
             try:
                 live = await self._get(type, name, namespace)
@@ -154,8 +149,7 @@ class Applying:
 
 
 def _without_given_up(live: Any, wanted: Any, applied: Object, theirs: list[Object]) -> Any:
-    """What is there, as it is wanted, and without what was ``applied`` and is not wanted any more, unless some of it is
-    ``theirs``, the others'. Both are ``fieldsV1``."""
+    """Merge ``wanted`` into ``live``; of the rest drop what was ``applied``, but not ``theirs`` (``fieldsV1``)."""
 
     def below(place: str) -> tuple[Object, list[Object]]:
         return applied.get(place) or {}, [fields[place] for fields in theirs if place in fields]
@@ -184,7 +178,7 @@ def _without_given_up(live: Any, wanted: Any, applied: Object, theirs: list[Obje
 
 
 def _has(item: Any, key: Object) -> bool:
-    """Whether an item of a list is the one that this names; a protocol that is not said is TCP."""
+    """Match an item of a list with its key; a missing protocol means TCP."""
     return isinstance(item, dict) and all(item.get(name, "TCP") == value for name, value in key.items())
 
 

@@ -42,7 +42,6 @@ class Cluster:
             await transport.close()
 
     def now(self) -> float:
-        """Return the API server's time, in epoch seconds, which moments in objects go by."""
         return self.transport.clock.now()
 
     # Reading
@@ -139,8 +138,7 @@ class Cluster:
         Not repeated if the server may have acted on it: an ``Unavailable`` then leaves open whether it exists.
         The server may drop fields that it does not know, which is logged; not ``strict`` leaves that to the caller.
         """
-        validation = "Strict" if strict else "Warn"
-        query = {"fieldManager": self.settings.field_manager, "fieldValidation": validation}
+        query = {"fieldManager": self.settings.field_manager, "fieldValidation": "Strict" if strict else "Warn"}
         if dry_run:
             query["dryRun"] = "All"
         namespace = namespace or metadata(body).get("namespace")
@@ -294,8 +292,6 @@ class Cluster:
             )
         )
 
-    # What the server is
-
     async def resolve(self, api_version: str, kind: str) -> ResourceType:
         """The served type of ``apiVersion`` and ``kind``. Raises ``UnknownKind``; see ``Discovery.resolve``."""
         return await self.discovery.resolve(api_version, kind)
@@ -306,8 +302,6 @@ class Cluster:
             return (await self.discovery.resolve(api_version, kind)).api_version == api_version
         except UnknownKind:
             return False
-
-    # Telling people
 
     async def record_event(
         self, regarding: Object, reason: str, message: str, kind: str = "Normal", component: str = "modelyard"
@@ -340,12 +334,11 @@ class Cluster:
         self._need_namespace(verb, type, name, namespace)
         if not name:
             raise Invalid("the name is missing", verb=verb, object=type.describe(namespace), reason="NoName")
-        shown = None if subresource == "scale" else subresource
         request = ApiRequest(
             method,
             type.path(namespace, name, subresource),
             verb,
-            type.describe(namespace, name, shown),
+            type.describe(namespace, name, None if subresource == "scale" else subresource),
             {"fieldManager": self.settings.field_manager} if method in ("PUT", "PATCH") else {},
             body,
             content_type,

@@ -73,10 +73,7 @@ async def load_configuration(settings: ClusterSettings) -> tuple[Any, str]:
         try:
             async with asyncio.timeout(settings.call_timeout):  # it may run a credential plugin
                 await config.load_kube_config(
-                    config_file=files,
-                    context=context,
-                    client_configuration=configuration,
-                    persist_config=False,
+                    config_file=files, context=context, client_configuration=configuration, persist_config=False
                 )
         except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             what = " ".join(str(error).split()) or type(error).__name__  # a TimeoutError has no text

@@ -126,8 +126,7 @@ async def install_crds(cluster: Cluster, manifests: Iterable[Object], *, force: 
         if told := [f"\n{name}: {listed(texts)}" for name, texts in lost.items() if texts]:
             why = "what the cluster stores in these would be lost, because the definitions to install lack them:"
             raise WouldLose(f"{why}{''.join(told)}\n")
-    stored = [await _put(cluster, manifest) for manifest in manifests]
-    warn_of_dropped_schemas(manifests, stored)
+    warn_of_dropped_schemas(manifests, [await _put(cluster, manifest) for manifest in manifests])
     names: list[str] = [manifest["metadata"]["name"] for manifest in manifests]
     for name in names:
         await _established(cluster, name)

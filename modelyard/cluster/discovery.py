@@ -60,14 +60,12 @@ class Discovery:
             return found
 
     async def has_subresource(self, type: ResourceType, subresource: str) -> bool:
-        """Whether objects of this (served) type have the subresource, for example ``scale``."""
         async with self._lock:
             return (type.plural, subresource) in (await self._load_kinds(type.group, type.version)).subresources
 
     async def _find(self, group: str, version: str, kind: str) -> ResourceType | None:
         served = (await self._load_groups()).get(group, ())
-        ordered = (version, *served) if version in served else served
-        for candidate in ordered:
+        for candidate in (version, *served) if version in served else served:
             found = (await self._load_kinds(group, candidate)).types.get(kind)
             if found is not None:
                 return found

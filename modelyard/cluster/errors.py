@@ -115,8 +115,7 @@ class Unavailable(ClusterError):
     attempts = 1
 
     def __str__(self) -> str:
-        tries = f", tried {self.attempts} times" if self.attempts > 1 else ""
-        return super().__str__() + tries
+        return super().__str__() + (f", tried {self.attempts} times" if self.attempts > 1 else "")
 
 
 class NotConfigured(ClusterError):

@@ -37,10 +37,7 @@ class EventRecorder:
         self._complained: set[str] = set()
 
     async def record(self, regarding: Object, reason: str, message: str, kind: str, component: str) -> None:
-        """Record one occurrence. ``regarding`` is an object, or a reference with kind, name, namespace, uid.
-
-        Never raises: an Event that cannot be recorded is logged, once for each sort of failure.
-        """
+        """Record an occurrence about an object or reference. Never raises: failures are logged, once for each sort."""
         reference = reference_to(regarding)
         message = cut(printable(message), _MESSAGE_LIMIT)
         try:
@@ -89,16 +86,14 @@ class EventRecorder:
             await self._send("POST", "create", namespace, name, body, idempotent=False)
             self._remember(says, name, 1, now)
         except AlreadyExists:
-            existing = await self._send("GET", "get", namespace, name)
-            count = int(existing.get("count") or 1) + 1
+            count = int((await self._send("GET", "get", namespace, name)).get("count") or 1) + 1
             if await self._raise_count(name, namespace, count, now):
                 self._remember(says, name, count, now)
 
     async def _raise_count(self, name: str, namespace: str, count: int, now: float) -> bool:
         """False: the Event is gone (the server keeps Events for an hour)."""
-        patch = {"count": count, "lastTimestamp": timestamp(now)}
         try:
-            await self._send("PATCH", "patch", namespace, name, patch)
+            await self._send("PATCH", "patch", namespace, name, {"count": count, "lastTimestamp": timestamp(now)})
         except NotFound:
             return False
         return True

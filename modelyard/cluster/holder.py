@@ -46,7 +46,6 @@ class Holder(NamedTuple):
 
     @classmethod
     def read(cls, identity: str) -> Self | None:
-        """Whose identity this is; ``None`` where it does not say."""
         found = _IDENTITY.fullmatch(identity[:1024])
         if found is None:
             return None

@@ -97,7 +97,6 @@ class Lease:
 
     @property
     def observed_holder(self) -> str:
-        """The holder's identity as last seen, ``""`` for none; for messages."""
         return str(self._observed.get("holderIdentity") or "")
 
     @property
@@ -143,10 +142,7 @@ class Lease:
             await asyncio.sleep(pause)
 
     async def renew(self) -> bool:
-        """Renew once, now. ``False``: the lease went to somebody else. Raises ``Unavailable``.
-
-        The background task does this by itself.
-        """
+        """Renew now; the background task does so by itself. ``False``: lost to another. Raises ``Unavailable``."""
         async with self._turn:
             if self._lost:
                 return False
@@ -250,18 +246,13 @@ class Lease:
         self._lost = True
 
     def _expired(self) -> bool:
-        """Whether the record has stood still for its own holder's duration, as seen by our clock."""
         return self._silence() >= float(self._observed.get("leaseDurationSeconds") or self.duration)
 
     def _silence(self) -> float:
-        """Seconds for which the record has not changed, as seen by our clock."""
         return time.monotonic() - self._observed_at
 
     async def _is_dead(self, identity: str) -> bool:
-        """Return whether a holder is known to have died and its last requests have arrived; ``False`` if unknown.
-
-        A pod is gone when the API server has it no more: whoever deletes one by force answers for that.
-        """
+        """Known to be dead, its last requests arrived. Whoever deletes a pod by force answers for that."""
         holder = Holder.read(identity)
         if holder is None:
             return False

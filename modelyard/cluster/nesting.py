@@ -25,10 +25,7 @@ _CURLY = 0x20
 
 
 def parse(text: bytes) -> Any:
-    """Parse JSON of any depth; in a text that is too deep for orjson, ``0`` replaces the values below ``KEPT_DEPTH``.
-
-    Raises ``orjson.JSONDecodeError``.
-    """
+    """Parse JSON; if too deep for orjson, ``0`` replaces values below ``KEPT_DEPTH``. Raises ``JSONDecodeError``."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Object = dict[str, Any]
-"""A Kubernetes object as plain JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,7 @@ class RenewalMonitor:
         """Leases that the last look may not read."""
 
     async def look(self, cluster: Cluster, names: Collection[Key]) -> dict[Key, tuple[str, Renewal]]:
-        """Return the token and the renewals of each Lease's holder, but for those in ``refused``.
-
-        Raises ``ClusterError``.
-        """
+        """Return the token and renewals of each Lease's holder, except those ``refused``. Raises ``ClusterError``."""
         try:
             results = await asyncio.gather(*(_read(cluster, name) for name in names))
         except ClusterError:

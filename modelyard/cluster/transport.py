@@ -65,7 +65,6 @@ class ApiRequest:
     accept: str = JSON
 
     def unavailable(self, detail: str, *, untouched: bool = False, permanent: bool = False) -> Unavailable:
-        """The error for a request that got no answer."""
         error = Unavailable(detail, verb=self.verb, object=self.object)
         error.untouched = untouched
         error.permanent = permanent
@@ -78,9 +77,7 @@ class Transport:
     def __init__(self, settings: ClusterSettings, configuration: Any, source: str) -> None:
         self.settings = settings
         self.source = source
-        from kubernetes.aio.client.api_client import (
-            ApiClient,  # large: a command that needs no cluster loads without it
-        )
+        from kubernetes.aio.client.api_client import ApiClient  # large: only loaded where a cluster is needed
 
         self._client = ApiClient(configuration)
         # The package's own connector forgets idle connections after 15 s, which is just the length of a tick.
@@ -117,7 +114,6 @@ class Transport:
 
     @property
     def server(self) -> str:
-        """Base URL of the API server."""
         return str(self._client.configuration.host)
 
     async def json(self, request: ApiRequest) -> dict[str, Any]:
@@ -134,13 +130,9 @@ class Transport:
         return parsed
 
     async def send(self, request: ApiRequest) -> bytes:
-        """Send, repeat while that is safe and there is time, and return the answer's body. Raises a ``ClusterError``.
-
-        A request that is not idempotent is repeated only if the server certainly did not act on it.
-        """
+        """Send and return the body; repeat in time what is idempotent or surely not done. Raises a ``ClusterError``."""
         settings = self.settings
-        began = time.monotonic()
-        deadline = began + (settings.call_timeout if request.timeout is None else request.timeout)
+        deadline = time.monotonic() + (settings.call_timeout if request.timeout is None else request.timeout)
         backoff, attempt, reloaded = Backoff(settings.retry_delay), 0, False
         while True:
             attempt += 1
@@ -183,8 +175,7 @@ class Transport:
 
         Raises ``Unavailable`` when the connection is cut; ends quietly when the server ends it.
         """
-        connect = self.settings.connect_timeout
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=silence)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.settings.connect_timeout, sock_read=silence)
         used = self._client
         try:
             async with asyncio.timeout(self.settings.request_timeout):
@@ -193,8 +184,7 @@ class Transport:
             raise request.unavailable("the API server did not answer in time") from error
         try:
             if response.status >= 300:
-                body = await _answer(request, response.read())
-                refusal = _refusal(request, response, body)
+                refusal = _refusal(request, response, await _answer(request, response.read()))
                 if isinstance(refusal, Unauthorized):
                     await self._reload(used)  # the caller opens streams again by itself
                 raise refusal

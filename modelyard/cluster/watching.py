@@ -123,7 +123,6 @@ async def list_objects(
 
 
 def _carried(obj: Object, largest: int | None) -> Object:
-    """The object, or of one that is too large or too deeply nested its outline."""
     if largest is None:
         return obj
     try:
@@ -151,8 +150,6 @@ def _join(type: ResourceType, pages: list[dict[str, Any]]) -> ObjectList:
 
 
 class _Pause:
-    """Growing, jittered pauses between tries to reconnect; tells the log once when it begins and once when it ends."""
-
     def __init__(self, settings: ClusterSettings, shown: str) -> None:
         self._backoff = Backoff(settings.retry_delay, longest=_LONGEST_PAUSE)
         self._failures = 0
@@ -219,7 +216,6 @@ class Watch:
         self._listed_at = float("-inf")
 
     async def events(self) -> AsyncGenerator[WatchEvent, None]:
-        """See ``Cluster.watch``."""
         while True:
             try:
                 if not self.position:
@@ -248,10 +244,7 @@ class Watch:
                 await self._pause.after(error)
 
     async def relist(self, cached: bool = False) -> list[WatchEvent]:
-        """List now and tell the difference to what was known, SYNC last. Following goes on from here.
-
-        All of it has to be taken: it is not told again.
-        """
+        """List now; return the difference to what was known, SYNC last, only this once. Following goes on from here."""
         listed = await list_objects(
             self._transport,
             self._type,
@@ -278,7 +271,6 @@ class Watch:
 
     @property
     def keys(self) -> Iterable[tuple[str, str]]:
-        """Namespace and name of every object that is known to be there."""
         return self._known.keys()
 
     def _may_pass(self, error: ClusterError) -> bool:

@@ -28,7 +28,6 @@ class SharedCapacity:
                 del self._by_owner[owner]
 
     def used_by(self, owner: Hashable) -> int:
-        """Return the units of an owner."""
         return self._by_owner.get(owner, 0)
 
     def limit(self, share: float) -> int:

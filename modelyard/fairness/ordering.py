@@ -60,10 +60,7 @@ def divide(total: int, wanted: Mapping[K, int]) -> dict[K, int]:
 
 
 class RoundRobin(Generic[T]):
-    """Visits to items over several rounds, each of which continues where the owner's last one stopped.
-
-    ``rank`` gives the fixed order of an owner's items, so that items may come and go between rounds.
-    """
+    """Rounds over items, which may come and go, in the fixed order of ``rank``; each starts where the last stopped."""
 
     def __init__(self, rank: Callable[[T], Any]) -> None:
         self._rank = rank

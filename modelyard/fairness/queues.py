@@ -70,7 +70,6 @@ class FairQueue(Generic[T]):
         return self._tickets.values()
 
     def add(self, owner: Hashable, value: T, rank: float = 0.0) -> Ticket[T]:
-        """Add work of an owner."""
         self._number += 1
         ticket = self._tickets[self._number] = Ticket(owner, self._number, rank, value)
         if owner in self._by_owner:
@@ -94,7 +93,6 @@ class FairQueue(Generic[T]):
             del self._by_owner[ticket.owner]
 
     def first(self) -> Ticket[T] | None:
-        """Return the ticket to serve next."""
         while self._heap:
             owner = self._heap[0][2]
             if (own := self._by_owner.get(owner)) is None:
@@ -166,18 +164,15 @@ class StartTimeFairQueue(FairQueue[T]):
         self._now = 0.0
 
     def join(self, owner: Hashable) -> None:
-        """Count an open request of an owner."""
         self.accounts.setdefault(owner, _Account(self._now)).requests += 1
 
     def leave(self, owner: Hashable) -> None:
-        """Count a closed request of an owner, which is forgotten with its last one."""
         account = self.accounts[owner]
         account.requests -= 1
         if not account.requests:
             del self.accounts[owner]
 
     def charge(self, owner: Hashable, seconds: float) -> None:
-        """Count seconds that an owner used."""
         account = self._current(owner)
         if not len(self):
             self._now = account.used
@@ -201,7 +196,6 @@ class StartTimeFairQueue(FairQueue[T]):
         return max(self.accounts[owner].used, self._now) <= self._level(first.owner)[0] + tolerance
 
     def next(self) -> T | None:
-        """Take the next piece of work; ``None`` without any."""
         if (ticket := self.first()) is None:
             return None
         if (account := self.accounts.get(ticket.owner)) is not None:

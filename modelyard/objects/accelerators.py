@@ -23,7 +23,6 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 VARIABLE: Final = "MODELYARD_ACCELERATORS"
-"""Environment variable with further resource names."""
 _AMOUNT: Final = re.compile(r"(mem(ory)?(\.max)?|cores?|percent(age)?|monitoring|millicores|tiles|priority|count)$")
 _CUSTOM: Final = "custom"
 
@@ -43,7 +42,6 @@ class AcceleratorFamily(NamedTuple):
     labels: tuple[str, ...] = ()
 
     def includes(self, domain: str, name: str) -> bool:
-        """Return whether ``domain/name`` is one of these devices."""
         if not any(fnmatchcase(domain, pattern) for pattern in self.domains):
             return False
         return name in self.names or (
@@ -142,8 +140,7 @@ def _family_of(resource: str, custom: str) -> AcceleratorFamily | None:
 def partition_of(resource: str) -> str:
     """Return the name of a partition, share or core, such as ``mig-3g.40gb``; ``""`` for whole devices."""
     family, name = family_of(resource), resource.partition("/")[2].lower()
-    apart = family is not None and any(fnmatchcase(name, pattern) for pattern in family.apart)
-    return name if apart else ""
+    return name if family is not None and any(fnmatchcase(name, pattern) for pattern in family.apart) else ""
 
 
 def product_of_node(labels: Mapping[str, str], resource: str) -> str | None:

@@ -51,10 +51,7 @@ PlainLoader.add_constructor("tag:yaml.org,2002:int", _whole)
 
 
 def parse_document(text: str) -> Any:
-    """The value of a YAML or JSON document, ``None`` for an empty one. Raises ``DocumentError``.
-
-    Without aliases, anchors and tags, which a plain document does not need and which make much of little.
-    """
+    """Parse YAML or JSON; ``None`` if empty. ``DocumentError``, also for aliases, anchors, tags (much of little)."""
     if len(text) > MAX_TEXT:
         raise DocumentError(f"is longer than {MAX_TEXT} characters")
     try:
@@ -77,10 +74,7 @@ def first_fault(error: ValidationError) -> str:
 
 
 def events(text: str, most: int) -> Iterator[Any]:
-    """What YAML text consists of. Raises ``DocumentError`` where it is nested more than ``most`` deep.
-
-    To be looked through before it is loaded: loading recurses, in C, and ends the process where the stack ends.
-    """
+    """Yield YAML events before loading, whose recursion in C may end the process. ``DocumentError`` beyond ``most``."""
     depth = 0
     for event in yaml.parse(text, PlainLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

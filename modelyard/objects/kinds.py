@@ -27,7 +27,6 @@ class ResourceType(NamedTuple):
 
     @classmethod
     def of_resource(cls, resource_class: type[Served]) -> ResourceType:
-        """The type of one of our Pydantic kinds."""
         kind = resource_class
         return cls(kind.group, kind.version, kind.kind, kind.plural, kind.namespaced)
 

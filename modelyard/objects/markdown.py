@@ -9,10 +9,7 @@ from modelyard.objects.documents import cut, printable
 
 MOST_SHOWN = 500
 """Characters of one text in a table or event. What is cut is whole in the object's status."""
-_MARKUP = re.compile(
-    r"[\\`*\[\]<>|~@&]|(?<![^\W_])_|_(?![^\W_])|^[-+#]|^\d{1,9}[.)]|www\.|:(?=//)",
-    re.IGNORECASE,
-)
+_MARKUP = re.compile(r"[\\`*\[\]<>|~@&]|(?<![^\W_])_|_(?![^\W_])|^[-+#]|^\d{1,9}[.)]|www\.|:(?=//)", re.IGNORECASE)
 """Whatever ends in a character that Markdown would take for more than itself."""
 
 

@@ -58,10 +58,7 @@ def warn_of_dropped_schemas(sent: Iterable[Mapping[str, Any]], stored: Iterable[
 
 
 def dropped_fields(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
-    """Paths of non-empty values in ``sent`` that have no counterpart in ``stored``.
-
-    Empty and zero values are passed over (the API leaves them out), and so are lists whose length changed.
-    """
+    """Yield paths of values that ``stored`` lacks, but for zeros (the API omits them) and lists of another length."""
     if isinstance(sent, Mapping) and isinstance(stored, Mapping):
         for key, value in sent.items():
             place = f"{path}.{key}" if path else str(key)

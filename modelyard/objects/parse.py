@@ -166,11 +166,10 @@ def _started(status: Object) -> str:
 def node(obj: Object) -> Node:
     """A node."""
     status = obj.get("status") or {}
-    allocatable = status.get("allocatable") or {}
     return Node(
         name=obj["metadata"]["name"],
         labels=obj["metadata"].get("labels") or {},
-        gpus=devices(allocatable),
+        gpus=devices(status.get("allocatable") or {}),
         ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()),
         schedulable=not (obj.get("spec") or {}).get("unschedulable", False),
     )
@@ -223,10 +222,7 @@ ENGINE_VARIABLES = ("VLLM_USE_V1",)
 
 
 def engine_args(pod_spec: Object) -> tuple[str, ...]:
-    """Command and arguments of the first container that asks for GPUs, else of the only or first one.
-
-    In front of them, as a shell takes them, the ``ENGINE_VARIABLES`` that it sets.
-    """
+    """Command line of the first container with GPUs, else the first, after ``NAME=value`` of ``ENGINE_VARIABLES``."""
     containers: list[Object] = pod_spec.get("containers") or []
     if not containers:
         return ()

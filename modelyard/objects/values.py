@@ -21,7 +21,6 @@ class Key(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name as people write it: without the slash where there is no namespace."""
         return str(self) if self.namespace else self.name
 
 
@@ -34,7 +33,6 @@ class TargetRef(NamedTuple):
 
     @property
     def group(self) -> str:
-        """API group, ``""`` for core; an empty ``api_version`` counts as ``apps``."""
         version = self.api_version or "apps/v1"
         return version.split("/")[0] if "/" in version else ""
 
@@ -117,7 +115,6 @@ class Workload:
     engine_args: tuple[str, ...] = ()
     """Command and arguments of the container that runs the engine, after ``NAME=value`` of what it sets for it."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the workload itself."""
     owner: OwnerRef | None = None
     limits: ReplicaLimits | None = None
     """Replica bounds that the owner sets; ``None`` where it sets none, or there is no owner."""
@@ -149,12 +146,10 @@ class Pod:
 
     @property
     def ready(self) -> bool:
-        """Whether the pod is Ready and not being deleted."""
         return self.ready_since is not None and not self.deleting
 
     @property
     def has_ended(self) -> bool:
-        """Return whether its containers have ended for good."""
         return self.phase in ("Succeeded", "Failed")
 
 

@@ -45,7 +45,6 @@ CONFINED: Mapping[str, Any] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 CONFINED_POD = {"restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False}
-"""What keeps a container, and its pod, to the least rights."""
 STALLED_AFTER = 120
 """Seconds for which a Job itself keeps trying while nothing moves; after that it is tried again later."""
 _TIME_TO_REPORT = 60
@@ -236,8 +235,7 @@ def make(
     }
     if node is not None and node.name:
         field = {"key": "metadata.name", "operator": "In", "values": [node.name]}
-        terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-        pod["affinity"] = {"nodeAffinity": {REQUIRED: terms}}
+        pod["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [field]}]}}}
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",

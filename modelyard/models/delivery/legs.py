@@ -106,7 +106,6 @@ class Wish:
     """Presence of the Secrets that were looked up; ``None``: nobody looks them up."""
 
     def presence(self, secret: Key) -> Presence | None:
-        """Return whether a Secret exists; ``None`` where nobody looks."""
         return self.secrets.get(secret) if self.secrets is not None else None
 
 

@@ -126,26 +126,12 @@ class ModelDelivery:
                 namespace=self.home,
                 called=SETTINGS,
             ),
-            Want(
-                JOBS,
-                running.job,
-                label_selector=MODEL,
-                indexes=_OF_JOBS,
-                namespace="",
-            ),
-            Want(
-                PODS,
-                running.pod,
-                cached=True,
-                indexes=_OF_PODS,
-                use="models",
-                namespace="",
-            ),
+            Want(JOBS, running.job, label_selector=MODEL, indexes=_OF_JOBS, namespace=""),
+            Want(PODS, running.pod, cached=True, indexes=_OF_PODS, use="models", namespace=""),
             Want(PERSISTENT_VOLUME_CLAIMS, world.claim, cached=True, namespace=""),
         )
 
     def plan(self, key: Key, world: World, now: float) -> Plan | None:
-        """What is to be made, marked and told for the model of this name."""
         model: StoredModel | None = world[self.about].get(key)
         if model is None:
             return None
@@ -183,8 +169,6 @@ class ModelDelivery:
             f" {settings.CA_FILE}: create it, or leave caBundle out"
         )
 
-    # Nodes
-
     def _parts(self, wish: Wish, chosen: Collection[str], world: World, now: float) -> list[Leg]:
         parts, sites = [], self._sites(wish.model, world, chosen)
         for name, site in sites.items():
@@ -202,8 +186,7 @@ class ModelDelivery:
         return str(_exclusion(model, node, found) or "")
 
     def _in_turn(self, wish: Wish, parts: list[Leg], sites: Mapping[str, Site], world: World) -> list[Leg]:
-        """Sort by turns: the namespace with the fewest is next, and none has more than its share, whatever
-        its models, its pods and the statuses that it may have written itself say."""
+        """Sort by turns: the namespace with the fewest is next; none exceeds its share, whatever its statuses say."""
         model, share = wish.model, wish.settings.share
         busy = [one for one in world[JOBS].by("source", model.source) if one.key.namespace == self.home]
         turns = Counter(one.task.namespace for one in busy)
@@ -247,8 +230,6 @@ class ModelDelivery:
             return None
         before = epoch(entry.progress.last_updated) if entry.progress is not None else 0.0
         return newest if epoch(newest.last_updated) - before >= FLUSH else None
-
-    # What follows
 
     def _with(self, plan: Plan, model: StoredModel, parts: Sequence[Leg], world: World) -> Plan:
         marked = {leg.node: self._marks(model, leg, world) for leg in parts}
@@ -298,8 +279,7 @@ class ModelDelivery:
     def _end(self, model: StoredModel, found: DeliverySettings, world: World, now: float) -> Plan | None:
         if names.finalizer(self.about) not in model.finalizers:
             return None
-        goal = jobs.Goal(found.models_root, found.models_root, "", "")
-        wish = Wish(model, goal, found, self.home)
+        wish = Wish(model, jobs.Goal(found.models_root, found.models_root, "", ""), found, self.home)
         parts = [clearing.remove(wish, site, now) for site in self._sites(model, world).values()]
         removals = [job for job in world[JOBS].by("removes", model.key.namespace) if job.key.namespace == self.home]
         if len(removals) >= MOST_REMOVALS:
@@ -307,8 +287,7 @@ class ModelDelivery:
         plan = self._with(story.removing(model, parts, now), model, parts, world)
         space, ours = model.key.namespace, world[JOBS].by("model", model.identifier)
         claimed = [one for one in ours if one.key.namespace != self.home and space in ("", one.key.namespace)]
-        gone = tuple(legs.gone(one) for one in claimed if not one.deleting)
-        plan = replace(plan, delete=(*plan.delete, *gone))
+        plan = replace(plan, delete=(*plan.delete, *(legs.gone(one) for one in claimed if not one.deleting)))
         if all(leg.stage is NodeStage.GONE for leg in parts) and len(parts) <= MOST_AT_ONCE:
             return replace(plan, finalizer=False, awaits=(), status=None, wanted=None)
         return plan
@@ -361,8 +340,6 @@ class ModelDelivery:
                 text = f"spec.baseModelRef: there is no {kind.kind} {base.name}: create it first"
                 raise jobs.NotAllowed("BaseModelNotFound", text)
         return goal
-
-    # Files in a claim
 
     def _of_claim(self, wish: Wish, world: World, now: float) -> Plan:
         model, goal = wish.model, wish.goal
@@ -430,8 +407,7 @@ def _exclusion(model: StoredModel, node: ModelNode, delivery: DeliverySettings) 
 
 def _order(model: StoredModel, turns: Mapping[str, int], world: World) -> tuple[int, int, float, str, Key]:
     """Whose turn it is: of the namespace with the fewest, then whom most pods wait for, then who waits longest."""
-    pending = len(tuple(world[PODS].by("waits", model.label)))
-    return turns[model.key.namespace], -pending, *_age(model)
+    return turns[model.key.namespace], -len(tuple(world[PODS].by("waits", model.label))), *_age(model)
 
 
 def _age(model: StoredModel) -> tuple[float, str, Key]:

@@ -45,10 +45,7 @@ class ModelSize(NamedTuple):
 
 
 def read_size(text: str, *, least: int = 0) -> ModelSize:
-    """Read a number of parameters. Raises ``ValueError`` that says what to write.
-
-    A plain number below ``least`` is refused, because its unit is missing.
-    """
+    """Read a number of parameters; a plain one below ``least`` lacks its unit. ``ValueError`` names the remedy."""
     try:
         count = parse_size(text)
     except ValueError:
@@ -98,10 +95,7 @@ def _shown(text: str) -> str:
 
 
 class SpecSize(NamedTuple):
-    """The size of a model by its spec and its files.
-
-    ``parameters`` is ``None`` where the size is unknown; ``problem`` gives the reason if the spec has an invalid one.
-    """
+    """The size by spec and files. ``parameters``: ``None`` if unknown; ``problem``: why the spec's own is invalid."""
 
     parameters: Decimal | None
     text: str

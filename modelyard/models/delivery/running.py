@@ -41,7 +41,6 @@ class JobOutcome(Noted):
 
     @classmethod
     def read(cls, text: str) -> JobOutcome | None:
-        """The value of a termination message; ``None`` where it is none of ours."""
         if len(text) > _MOST_REPORT:
             return None
         try:

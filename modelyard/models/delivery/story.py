@@ -39,10 +39,7 @@ def told(
     now: float,
     explain_no_nodes: Callable[[], str] = lambda: "",
 ) -> Plan:
-    """The plan of a model that can be delivered, with the status it should have.
-
-    ``explain_no_nodes`` returns why no node is chosen.
-    """
+    """The plan and status of a model that can be delivered; ``explain_no_nodes`` says why no node is chosen."""
     model, goal = wish.model, wish.goal
     assert model.spec is not None
     chosen = [leg for leg in parts if leg.stage not in (NodeStage.REMOVING, NodeStage.GONE)]

@@ -79,7 +79,6 @@ class StoredModel(OfSubject):
 
     @property
     def is_deprecated(self) -> bool:
-        """Return whether services should move to another model."""
         return self.lifecycle == "Deprecated"
 
     @property
@@ -170,7 +169,6 @@ class ModelNode:
 
     @property
     def key(self) -> Key:
-        """As stores know it."""
         return Key("", self.name)
 
 
@@ -259,7 +257,6 @@ class ReportEntry(Noted):
 
     @classmethod
     def read(cls, text: str) -> ReportEntry | None:
-        """The value of an entry; ``None`` where it is none of ours."""
         try:
             return cls.model_validate_json(text)
         except ValidationError:
@@ -288,7 +285,6 @@ class NodeReport:
         return sum(_bytes(text) for key, text in self.entries.items() if key.startswith(f"{namespace}."))
 
     def entry(self, model: str) -> ReportEntry | None:
-        """A model's entry; ``None`` where there is none that can be read."""
         if model not in self.parsed:
             text = self.entries.get(model)
             self.parsed[model] = ReportEntry.read(text) if text is not None else None

@@ -8,12 +8,7 @@ from modelyard.models.detection.capabilities import CAPABILITIES, current
 from modelyard.models.detection.facts import MAX_JSON, Facts, Pipeline, fill
 from modelyard.models.detection.files import read
 from modelyard.models.detection.interpret import interpret
-from modelyard.models.detection.memory import (
-    CacheCost,
-    MemoryFit,
-    cache_cost,
-    fit,
-)
+from modelyard.models.detection.memory import CacheCost, MemoryFit, cache_cost, fit
 from modelyard.models.detection.quantization import is_asked_for, weight_bits
 from modelyard.models.detection.sizes import parse_size, size_text
 

@@ -15,19 +15,10 @@ CURRENT = {
     "VISION": "IMAGE_TEXT_TO_TEXT",
 }
 """Former names of capabilities, which were tasks, and what they are called now. Rerankers keep theirs."""
-CAPABILITIES = frozenset((*CURRENT, *CURRENT.values())) | {
-    "TEXT_RERANK",
-    "TEXT_TO_IMAGE",
-    "IMAGE_TEXT_TO_IMAGE",
-    "TEXT_TO_VIDEO",
-    "IMAGE_TEXT_TO_VIDEO",
-    "TEXT_TO_AUDIO",
-    "IMAGE_TEXT_TO_AUDIO",
-    "VIDEO_TEXT_TO_AUDIO",
-    "AUDIO_TO_TEXT",
-    "AUDIO_TO_AUDIO",
-}
-"""Every known one, under all of its names."""
+_OMNI = ("TEXT_TO_AUDIO", "IMAGE_TEXT_TO_AUDIO", "VIDEO_TEXT_TO_AUDIO", "AUDIO_TO_TEXT", "AUDIO_TO_AUDIO")
+CAPABILITIES = frozenset((*CURRENT, *CURRENT.values(), *_OMNI)) | (
+    {"TEXT_RERANK", "TEXT_TO_IMAGE", "IMAGE_TEXT_TO_IMAGE", "TEXT_TO_VIDEO", "IMAGE_TEXT_TO_VIDEO"}
+)
 
 _PIPELINES = (
     (("imagetovideo", "i2v", "img2vid", "videotovideo"), "IMAGE_TEXT_TO_VIDEO"),
@@ -38,7 +29,6 @@ _PIPELINES = (
 )
 _LOOKS = ("mllama", "llava", "gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "deepseek_vl")
 _EYES = ("vision_config", "vision_tower", "mm_vision_tower", "visual", "img_processor", "embd_layer")
-_OMNI = ("TEXT_TO_AUDIO", "IMAGE_TEXT_TO_AUDIO", "VIDEO_TEXT_TO_AUDIO", "AUDIO_TO_TEXT", "AUDIO_TO_AUDIO")
 _HEARS = ("whisper", "wav2vec2", "hubert", "forctc", "forspeechtotext", "forspeechseq2seq")
 _EARS = ("audio_config", "audio_tower", "audio_encoder_config", "speech_config")
 _RERANKS = ("ForSequenceClassification", "CrossEncoder", "ForRanking", "ForReranking")

@@ -30,15 +30,8 @@ LAYERS = (
 )
 """Keys for the number of layers; of an encoder and a decoder, the decoder's counts: its layers answer."""
 HEADS = (
-    *(
-        "decoder_attention_heads",
-        "decoder_num_attention_heads",
-        "num_attention_heads",
-        "n_head",
-        "n_heads",
-        "num_heads",
-    ),
-    "attention_heads",
+    *("decoder_attention_heads", "decoder_num_attention_heads", "num_attention_heads", "n_head", "n_heads"),
+    *("num_heads", "attention_heads"),
 )
 KV_HEADS = (
     *("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups"),
@@ -49,8 +42,7 @@ WIDTH = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "
 VOCABULARY = ("vocab_size", "padded_vocab_size")
 EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 _ALWAYS_DEFAULT = frozenset({"max_position_embeddings", "head_dim", "sliding_window", "num_kv_shared_layers"})
-"""Defaults that also count where the configuration of a whole model leaves a value out. The others are stated there:
-without them a file says too little to guess."""
+"""Defaults that also count for a whole model, which states the others or else says too little to guess."""
 
 NO_LATENT_CACHE = frozenset({"minicpm3"})
 """Types with compressed keys and values whose cache engines keep uncompressed all the same (vLLM)."""
@@ -78,7 +70,6 @@ class Config:
         self.levels = tuple(reversed(list(_levels(raw, 0))))
         """From the innermost language model outwards."""
         self.text_type = _text_type(self.levels)
-        """Type of the language model."""
         self.family = self.text_type.removesuffix("_text")
         defaults = DEFAULTS.get(self.text_type, {})
         nested = len(self.levels) > 1 and bool(self.levels[0] or defaults)
@@ -97,7 +88,6 @@ class Config:
         return next((value for level in self.levels[1:] for name in names if (value := whole(level.get(name)))), 0)
 
     def is_stated(self, *names: str) -> bool:
-        """Report whether one of these names has a positive number in the configuration itself."""
         return any(whole(level.get(name)) for level in self.levels for name in names)
 
     def text(self, *names: str) -> str:
@@ -130,7 +120,6 @@ class Config:
 
     @property
     def architecture(self) -> str:
-        """The first of the architectures as stated."""
         stated = self.raw.get("architectures")
         return text(stated[0]) if isinstance(stated, list) and stated else ""
 
@@ -203,7 +192,6 @@ class Config:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens in the vocabulary."""
         return self.number(*VOCABULARY)
 
     @property

@@ -69,8 +69,7 @@ def _ropes(config: Config) -> Iterator[Mapping[str, Any]]:
             rope = mapping(level.get(key))
             if not rope:
                 continue
-            by_layer = [inner for inner in rope.values() if isinstance(inner, Mapping)]
-            yield from by_layer or [rope]
+            yield from [inner for inner in rope.values() if isinstance(inner, Mapping)] or [rope]
             return
 
 

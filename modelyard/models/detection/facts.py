@@ -88,7 +88,6 @@ class Facts(_Value):
 
     @property
     def known(self) -> bool:
-        """Whether the files say what kind of model this is."""
         return bool(self.model_type or self.architecture)
 
     @property

@@ -117,7 +117,6 @@ class _Reader:
         return Files(config, self.documents, weights, tuple(self.problems))
 
     def _without_config(self) -> Files:
-        """Read a folder that has no configuration: GGUF files have one of their own."""
         if any(path.endswith(".gguf") for path in self.sizes):
             weights = self._weights("")
             if self.gguf_config:

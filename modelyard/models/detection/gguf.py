@@ -121,13 +121,10 @@ class _Reader:
         self.left = MAX_HEADER
 
     def take(self, count: int) -> bytes:
-        end = self._at + count
-        if end > len(self._buffer):
+        if self._at + count > len(self._buffer):
             self._fill(count)
-            end = self._at + count
-        content = self._buffer[self._at : end]
-        self._at = end
-        return content
+        start, self._at = self._at, self._at + count
+        return self._buffer[start : self._at]
 
     def _fill(self, count: int) -> None:
         rest = self._buffer[self._at :]

@@ -91,8 +91,7 @@ def _qwen(config: Config) -> int:
     if experts := config.experts:
         shared = config.number("shared_expert_intermediate_size")
         forward = experts * h * (3 * config.number("moe_intermediate_size") + 1) + 3 * h * shared + h
-    kinds = cached_layers(config)
-    return sum((delta if kind == "none" else attention) + forward + 2 * h for kind in kinds)
+    return sum((delta if kind == "none" else attention) + forward + 2 * h for kind in cached_layers(config))
 
 
 _FAMILIES: Mapping[str, Callable[[Config], int]] = {

@@ -24,10 +24,6 @@ from modelyard.models.detection.files import (
 from modelyard.models.detection.kv_cache import Cache, cache
 from modelyard.models.detection.quantization import Quantization, read_quantization
 
-_FORMAT = ("safetensors", "1.0.0")
-_GGUF = "gguf"
-_GGUF_FRAMEWORK = "llama.cpp"
-"""Library that GGUF weights are written for."""
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",
@@ -93,9 +89,9 @@ def _model(files: Files, raw: Mapping[str, Any], problems: list[str]) -> Facts:
     return Facts(
         model_type=_name(kind),
         architecture=_name(stated or _ARCHITECTURES.get(kind, "")),
-        format=_GGUF if weights.gguf else _FORMAT[0],
-        format_version=None if weights.gguf else _FORMAT[1],
-        framework=_GGUF_FRAMEWORK if weights.gguf else "transformers",
+        format="gguf" if weights.gguf else "safetensors",
+        format_version=None if weights.gguf else "1.0.0",
+        framework="llama.cpp" if weights.gguf else "transformers",
         framework_version=None if weights.gguf else _name(config.text("transformers_version")),
         parameters=count or None,
         parameters_from=source,
@@ -200,7 +196,6 @@ def _pipeline(files: Files, index: Mapping[str, Any], problems: list[str]) -> Fa
 
 
 def _component(value: object) -> tuple[str, str]:
-    """Library and class of a component, written as a pair or as an object; empty for one that is absent."""
     if isinstance(value, list) and len(value) == 2:
         return name(text(value[0])), name(text(value[1]))
     found = mapping(value)

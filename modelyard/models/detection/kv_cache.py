@@ -44,22 +44,8 @@ _WINDOW_SWITCHED = frozenset(
 """Families that state a window which only counts with ``use_sliding_window``."""
 _ONLY_STATE = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "rwkv7", "xlstm"})
 _ENCODERS = frozenset(
-    {
-        "electra",
-        "mpnet",
-        "clip",
-        "siglip",
-        "roberta",
-        "xlm",
-        "splade",
-        "esm",
-        "vit",
-        "wav",
-        "hubert",
-        "dinov",
-        "camembert",
-    }
-)
+    ("electra", "mpnet", "clip", "siglip", "roberta", "xlm", "splade", "esm", "vit", "wav", "hubert", "dinov")
+) | {"camembert"}
 """Words of the types of models without a decoder: every token sees all others, so there is nothing to keep."""
 _COMPRESSED = frozenset({"deepseek_v4", "deepseek_v41", "deepseek_ref"})
 MAX_LAYERS = 10_000
@@ -68,10 +54,7 @@ _INDEX_GROUP = 128
 
 
 class Cache(NamedTuple):
-    """Cache of one token in bytes: in layers that keep every token, in those with a window, and that window in tokens.
-
-    All are 0 where the model keeps none or too little is stated.
-    """
+    """Bytes of one token's cache in full layers and in those with a window (tokens). 0: none, or too little known."""
 
     full: int = 0
     windowed: int = 0

@@ -65,10 +65,7 @@ def cache_cost(facts: Facts, copies: int = 1) -> CacheCost | None:
 
 
 def fit(facts: Facts, device_bytes: int, devices: int = 1, tokens: int = 1) -> MemoryFit:
-    """How a model lies on ``devices`` of ``device_bytes`` each that share it by tensor parallelism.
-
-    ``tokens`` is the cache it must have room for, in tokens over all requests together.
-    """
+    """Lay a model on ``devices`` of ``device_bytes`` (tensor parallelism) with cache for ``tokens`` of all requests."""
     available = device_bytes * devices
     if facts.weight_bytes is None:
         return MemoryFit(None, "the size of the weights is not known")

@@ -71,19 +71,8 @@ def estimated(config: Config) -> tuple[int, Source] | None:
 
 
 _TIED = frozenset(
-    {
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "cohere",
-        "cohere2",
-        "command-r",
-        "gpt2",
-        "bert",
-        "falcon",
-        "gpt_bigcode",
-        "starcoder2",
-    }
+    {"gemma", "gemma2", "gemma3", "cohere", "cohere2", "command-r", "gpt2", "bert", "falcon", "gpt_bigcode"}
+    | {"starcoder2"}
 )
 _QKV_BIASES = frozenset({"qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni"})
 _QK_NORMS = frozenset({"qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe", "gemma3"})

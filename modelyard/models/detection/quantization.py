@@ -99,11 +99,7 @@ def normal(word: str) -> str:
 
 
 def read_quantization(stated: Mapping[str, Any], side: Mapping[str, Mapping[str, Any]]) -> Quantization:
-    """Return the quantization that a configuration states, or files next to it.
-
-    ``side`` has the parsed ``hf_quant_config.json`` (ModelOpt), ``quantize_config.json`` (GPTQ) and
-    ``quant_config.json`` (AWQ), as far as they exist.
-    """
+    """Return the quantization that a configuration states, or files next to it (``side``, by name, if they exist)."""
     modelopt = side.get("hf_quant_config.json", {})
     inner = mapping(modelopt.get("quantization")) or modelopt
     section = stated
@@ -232,9 +228,7 @@ def _mean_bits(schemes: Mapping[str, int]) -> float:
 
 
 def _cache_bits(section: Mapping[str, Any]) -> float:
-    scheme = mapping(section.get("kv_cache_scheme"))
-    if whole(scheme.get("num_bits")) == 8:
+    if whole(mapping(section.get("kv_cache_scheme")).get("num_bits")) == 8:
         return 8.0
-    algorithm = text(section.get("kv_cache_quant_algo")) or text(section.get("kv_cache_scheme"))
-    word = _word(algorithm)
+    word = _word(text(section.get("kv_cache_quant_algo")) or text(section.get("kv_cache_scheme")))
     return BITS.get(word.scheme, 0.0) if word else 0.0

@@ -25,10 +25,7 @@ def _rounded(value: Decimal) -> Decimal:
 
 
 def parse_size(text: str) -> Decimal:
-    """Number of parameters of ``7B``, ``1.1T``, ``500M`` or a plain count.
-
-    Raises ``ValueError`` saying what to write: lower-case suffixes, ``K`` and anything else are no sizes.
-    """
+    """Parse ``7B``, ``1.1T``, ``500M`` or a plain count. ``ValueError`` names the remedy: no ``K``, no lower case."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise ValueError(

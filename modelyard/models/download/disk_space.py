@@ -160,7 +160,5 @@ class DiskReservation:
     def _lack(self, problem: str, reasons: Sequence[str]) -> FetchError:
         suffix = f", of which {' and '.join(reasons)}" if reasons else ""
         return FetchError(
-            "DiskPressure",
-            f"{self._store.root}: {problem}{suffix}; free space on the node or add some",
-            retryable=True,
+            "DiskPressure", f"{self._store.root}: {problem}{suffix}; free space on the node or add some", retryable=True
         )

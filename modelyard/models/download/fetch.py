@@ -30,8 +30,7 @@ from modelyard.models.storage import FetchError, time_limit, unavailable
 TRIES = 3
 """How often a file that arrives with another checksum is fetched."""
 TOGETHER = 8
-"""Parts that follow each other and are asked for at once, where there is enough for all threads: a request costs more
-than what a part more or less in it does."""
+"""Consecutive parts of one request, if there is enough for all threads: a request costs more than another part."""
 _AS_IT_IS = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
 
 
@@ -195,7 +194,6 @@ class Download:
                 )
 
     def _requests(self, work: Sequence[_Work]) -> Iterator[tuple[_Work, range]]:
-        """What to ask for, file by file. Files are opened here."""
         for one in work:
             one.fd = self.store.home.open(self._name(one.file), os.O_RDWR | os.O_CREAT)
             one.began = self.pace.waited()
@@ -229,7 +227,6 @@ class Download:
             self._finish(work)
 
     def _read(self, work: _Work, parts: range) -> None:
-        """These parts onto the disk, through whatever interruptions; hashed on the way where it is their turn."""
         start, length = parts.start * self._size, sum(self._length(work.file, part) for part in parts)
         got, attempt = 0, 0
         with work.lock:
@@ -316,7 +313,6 @@ class Download:
                     self.pace.retry(error, attempt)
 
     def _hash(self, work: _Work) -> None:
-        """Carries the checksums on over what is on the disk in one piece, unless another thread is at it."""
         while True:
             with work.lock:
                 part = work.hashed // self._size
@@ -376,8 +372,7 @@ class Download:
             Kept(file.name, file.size, sums[index], file.etag) if index in sums else known[file.name]
             for index, file in enumerate(self.files)
         )
-        manifest = FileManifest(self.listing.source, self.listing.revision, files)
-        body = manifest.dump()
+        body = FileManifest(self.listing.source, self.listing.revision, files).dump()
         if old is not None:
             _sync(self.store.root)
             for index in sums:

@@ -37,7 +37,6 @@ class FileRules:
 
     @property
     def digest(self) -> str:
-        """Short text that differs where the rules do."""
         rules = [list(self.include), list(self.exclude), self.all_formats, self.accelerator, self.weights]
         return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:16]
 

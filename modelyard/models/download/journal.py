@@ -27,7 +27,6 @@ class PartsJournal:
         self._fd = -1
 
     def begin(self) -> None:
-        """Written anew with what holds, then open for more."""
         lines = [f"modelyard 1 {_boot()} {self.part_size}"]
         lines += [f"f {index} {digest}" for index, digest in self.files.items()]
         lines += [f"p {index} {part}" for index, parts in self.parts.items() for part in parts]
@@ -39,7 +38,6 @@ class PartsJournal:
         os.write(self._fd, f"{kind} {index} {what}\n".encode())
 
     def close(self) -> None:
-        """No more lines."""
         if self._fd >= 0:
             os.close(self._fd)
 

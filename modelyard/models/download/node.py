@@ -85,7 +85,6 @@ class Report:
     factsError: str | None = None
 
     def fail(self, error: FetchError) -> None:
-        """What went wrong."""
         self.outcome, self.reason, self.message = "Failed", error.reason, printable(str(error))
         self.retryable = error.retryable
         self.retryAfter = None if error.retry_after is None else min(error.retry_after, LONGEST_WAIT)
@@ -110,16 +109,13 @@ class Progress:
         self._end = threading.Event()
 
     def phase(self, name: str) -> None:
-        """What is being done."""
         self._phase = name
 
     def over(self, pace: Pace, files: int, size: int) -> None:
-        """What is counted from now on, and how much it will be."""
         self._pace, self._files, self._bytes = pace, files, size
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Saying it."""
         thread = threading.Thread(target=self._run, daemon=True)
         thread.start()
         try:
@@ -251,8 +247,7 @@ def bring(
                 report.fetchedBytes += pace.fetched
             progress.phase("Finalizing")
             with store.locked():
-                linked = replace(record, wanted=digest, weights=report.weights)
-                store.link(linked, request.in_use, time.time())
+                store.link(replace(record, wanted=digest, weights=report.weights), request.in_use, time.time())
     except FetchError as error:
         # A model that may not have an entry, or has brought nothing of it, does not keep it on the disk.
         if shared or error.reason in _REFUSALS:

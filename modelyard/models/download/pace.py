@@ -115,11 +115,9 @@ class Pace:
 
     @property
     def now(self) -> float:
-        """The time, in seconds of a clock that never goes back."""
         return self._clock()
 
     def took(self, count: int) -> None:
-        """So many bytes have arrived."""
         now = self._clock()
         with self._lock:
             self._moved, self.trouble = now, ""
@@ -149,7 +147,6 @@ class Pace:
         self.throttle()
 
     def throttle(self) -> None:
-        """Before the next bytes: as the limit of bandwidth has it."""
         self.pause(self._free_at - self._clock())
 
     def retry(self, error: FetchError, attempt: int) -> None:
@@ -173,8 +170,6 @@ class Pace:
         """Waits; Stopped where everything is to end."""
         if self.stop.wait(seconds) if seconds > 0 else self.stop.is_set():
             raise Stopped
-
-    # Waiting for the source
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -281,7 +276,6 @@ class WatchedThreads:
 
     @property
     def ended(self) -> bool:
-        """Return true once no thread is running any more."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def run(self, supervise: Callable[[], None] = lambda: None) -> None:

@@ -26,16 +26,12 @@ def list_files(pace: Pace, source: ModelSource) -> Listing:
 
 
 def prove_access(pace: Pace, source: ModelSource, files: Sequence[SourceFile]) -> None:
-    """Read one byte of each of these files, several at a time. FetchError for the first that the source refuses.
-
-    An empty file has nothing that the listing did not show.
-    """
-    wanted = [file for file in files if file.size]
+    """Read one byte of each file that has any, several at a time. FetchError for the first that the source refuses."""
+    wanted = [file for file in files if file.size]  # an empty one has nothing that the listing did not show
     prove = one_by_one(wanted, lambda file: call_patiently(pace, lambda: _read_byte(pace, source, file)))
     limits = pace.limits
     rate = limits.required_rate or limits.minimum_rate
-    seconds = time_limit(0, len(wanted), rate, limits.window) if rate else float("inf")
-    with pace.within(seconds):
+    with pace.within(time_limit(0, len(wanted), rate, limits.window) if rate else float("inf")):
         WatchedThreads(pace, min(limits.parallel, len(wanted)), prove).run()
 
 

@@ -100,7 +100,6 @@ class FileManifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(file.size for file in self.files)
 
     def dump(self) -> bytes:
@@ -198,7 +197,6 @@ class NodeStore:
     # Records
 
     def record(self, model: str) -> ModelRecord | None:
-        """What this model has here."""
         body = self.home.read(f"models/{_key(model)}.json")
         try:
             found = json.loads(body) if body else None
@@ -209,7 +207,6 @@ class NodeStore:
             ) from error
 
     def records(self) -> list[ModelRecord]:
-        """Of all models."""
         names = (name.removesuffix(".json") for name in self.home.names("models") if name.endswith(".json"))
         return [record for name in names if not name.startswith(".") and (record := self.record(name)) is not None]
 
@@ -220,7 +217,6 @@ class NodeStore:
     # Entries
 
     def manifest(self, digest: str) -> FileManifest | None:
-        """Of a complete entry."""
         body = self.home.read(f"entries/{digest}/manifest.json")
         if body is None:
             return None
@@ -246,10 +242,7 @@ class NodeStore:
         self.home.write(f"partial/{digest}/{EXPECTED}", b"%d %d" % (size, inodes))
 
     def promise_of(self, digest: str) -> tuple[int, int]:
-        """Return the bytes and inodes that a partial entry has reserved; none for one that nobody is fetching.
-
-        A process that runs renews its reservation; one that could not for a while has none.
-        """
+        """Return the bytes and inodes that a partial entry has reserved; none where the reservation was not renewed."""
         name = f"partial/{digest}/{EXPECTED}"
         body, status = self.home.read(name), self.home.lstat(name)
         if body is None or status is None or time.time() - status.st_mtime > _STALE:

@@ -26,13 +26,11 @@ class ModelState:
 
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> ModelState:
-        """Return the state in an object's status."""
         status = obj.get("status") or {}
         ready = condition(status, "Ready")
         return cls(status.get("state", "Creating"), ready.get("reason", ""), ready.get("message", ""))
 
     def result(self, key: Key) -> ObjectResult:
-        """Return the result of the model at the end of a run."""
         name = key.label
         if self.state == "Ready":
             return ObjectResult(ResultState.DONE, f"{name}: {self.message}")
@@ -52,7 +50,6 @@ class DeliveryRequest:
         self._generation = int(obj["metadata"].get("generation") or 0)
         status = obj.get("status") or {}
         self.failed_before = status.get("state") == "Failed" or bool(status.get("nodesFailed"))
-        """True when the previous request failed."""
         seen = int(status.get("observedGeneration") or 0) >= self._generation
         self._before = ModelState.of(obj) if seen and status.get("state") == "Failed" else None
 

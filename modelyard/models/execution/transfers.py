@@ -27,7 +27,6 @@ class NodeOutcome:
 
     @property
     def row(self) -> dict[str, Any]:
-        """Return the node's row of the table."""
         speed = round(self.bytes / self.seconds / 1e6, 1) if self.seconds else None
         return {
             "model": self.model,

@@ -63,8 +63,7 @@ def _credentials(credentials: Credentials, *, ambient: bool) -> dict[str, Any]:
     if secret := credentials.get("AZURE_CLIENT_SECRET"):
         return {"credential_type": "client_secret", "client_secret": secret, **_application(credentials), **hosts}
     if ambient and (file := here.get("AZURE_FEDERATED_TOKEN_FILE")):
-        found = {"credential_type": "workload_identity", "federated_token_file": file}
-        return {**found, **_application(here), **hosts}
+        return {"credential_type": "workload_identity", "federated_token_file": file, **_application(here), **hosts}
     return {"skip_signature": True}
 
 

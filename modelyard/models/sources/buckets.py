@@ -172,10 +172,7 @@ class BucketSource:
         return Listing(source, hashlib.sha256(states.encode()).hexdigest(), files)
 
     def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
-        """By range, and only while the object is still the one that was listed.
-
-        Over an address that is signed here: statuses, waits and interruptions are then those of every other source.
-        """
+        """Read over a signed address, as from other sources, and only while the object is still the one listed."""
         try:
             url = self._sign(file.key) if self._sign else f"{self._http.base}/{quote(file.key)}"
         except (BaseError, OSError, ValueError) as error:
@@ -204,7 +201,6 @@ class BucketObjects:
         self._uri, self._store, self._refused = uri, store, refused
 
     def put(self, key: str, body: bytes) -> None:
-        """This object, in the place of an older one."""
         with self._explained(key):
             obstore.put(self._store, key, body, use_multipart=False)
 
@@ -217,7 +213,6 @@ class BucketObjects:
             return bytes(found.bytes())
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Those below a prefix."""
         with self._explained(prefix):
             for page in obstore.list(self._store, prefix=prefix, chunk_size=1000):
                 yield from (one["path"] for one in page)

@@ -26,7 +26,6 @@ class GitHub:
         self._http = Http(endpoint or ENDPOINT, secret, parallel, public)
 
     def list(self) -> Listing:
-        """The uploaded files of the release."""
         repository = f"/repos/{self.uri.owner}/{self.uri.repository}"
         tag = "latest" if self.uri.tag == "latest" else f"tags/{quote(self.uri.tag, safe='')}"
         body = self._http.page(f"{repository}/releases/{tag}")
@@ -46,7 +45,6 @@ class GitHub:
         return Listing(f"github {self._http.base} {self.uri.owner}/{self.uri.repository}", revision, files)
 
     def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
-        """By range, from where the API sends to."""
         url = f"{self._http.base}{file.key}"
         return self._http.read(url, file.size, start, length, {"Accept": "application/octet-stream"})
 

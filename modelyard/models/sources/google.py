@@ -51,11 +51,9 @@ class MachineIdentity:
             return self._token, self._until
 
     def headers(self) -> dict[str, str]:
-        """Headers of a request to the bucket."""
         return {"Authorization": f"Bearer {self.token()[0]}"}
 
     def credential(self) -> dict[str, Any]:
-        """The token as obstore takes it."""
         token, until = self.token()
         left = until - time.monotonic() + _MARGIN / 2
         return {"token": token, "expires_at": datetime.now(UTC) + timedelta(seconds=left)}
@@ -85,8 +83,7 @@ def sign_in(credentials: Credentials, endpoint: str | None) -> GoogleAccess:
     config: dict[str, Any] = {"base_url": endpoint} if endpoint else {}
     key = credentials.get("GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
     if key is None:
-        host = credentials.environ.get("GCE_METADATA_HOST") or _METADATA_HOST
-        identity = MachineIdentity(host)
+        identity = MachineIdentity(credentials.environ.get("GCE_METADATA_HOST") or _METADATA_HOST)
         try:
             if endpoint is None and identity.token():
                 return GoogleAccess({"config": config, "credential_provider": identity.credential}, identity=identity)

@@ -25,15 +25,8 @@ def guarded(public: bool, refused: list[FetchError], budget: ListingBudget | Non
 
     ``budget`` counts what a listing asks for. In a tunnel each change from answer to request counts as a request.
     """
-    pool = HttpPool(public)
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0),
-        type(
-            "Guard",
-            (_Guard,),
-            {"pool": pool, "public": public, "refused": refused, "budget": budget or ListingBudget()},
-        ),
-    )
+    given = {"pool": HttpPool(public), "public": public, "refused": refused, "budget": budget or ListingBudget()}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Guard", (_Guard,), given))
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
     return f"http://127.0.0.1:{server.server_address[1]}"
@@ -47,8 +40,7 @@ class _Guard(BaseHTTPRequestHandler):
     refused: list[FetchError]
     budget: ListingBudget
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
+    def log_message(self, *_: Any) -> None: ...
 
     def do_CONNECT(self) -> None:
         self.close_connection = True

@@ -129,13 +129,7 @@ class Http:
         return bytes(body)
 
     def read(
-        self,
-        url: str,
-        size: int,
-        start: int,
-        length: int,
-        headers: Mapping[str, str] = {},
-        etag: str | None = None,
+        self, url: str, size: int, start: int, length: int, headers: Mapping[str, str] = {}, etag: str | None = None
     ) -> Iterator[memoryview]:
         """These bytes of the file of ``size`` bytes at ``url``; one of another size, or another ETag, has changed."""
         whole = start == 0 and length == size

@@ -117,7 +117,6 @@ class Hub:
         self._revision = ""
 
     def list(self) -> Listing:
-        """The files of the commit that the revision names now."""
         what = f"hf://{self.uri.repository}@{self.uri.revision}"
         self._budget.begin()
         try:
@@ -125,8 +124,7 @@ class Hub:
             if not self._revision:
                 raise unavailable(f"{what}: the hub does not tell the commit")
             tree = self._api.list_repo_tree(self.uri.repository, recursive=True, revision=self._revision)
-            entries = bounded(tree, what)
-            files = tuple(self._file(entry) for entry in entries if isinstance(entry, RepoFile))
+            files = tuple(self._file(entry) for entry in bounded(tree, what) if isinstance(entry, RepoFile))
         except HfHubHTTPError as error:
             code = error.response.headers.get("X-Error-Code", "")
             raise of_status(
@@ -142,7 +140,6 @@ class Hub:
         return Listing(f"hf {self.endpoint} {self.uri.repository}", self._revision, files)
 
     def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
-        """By range, of the file as it is in the commit."""
         url = hf_hub_url(self.uri.repository, file.key, revision=self._revision, endpoint=self.endpoint)
         return self._http.read(url, file.size, start, length)
 

@@ -42,11 +42,9 @@ class HttpsProxy:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that the proxy itself is sent."""
         return {"Proxy-Authorization": self.authorization} if self.authorization else {}
 
     def serves(self, url: str) -> bool:
-        """Return whether a request to this URL goes through the proxy."""
         try:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").rstrip("."), parts.port or 443
@@ -78,7 +76,6 @@ class HttpsProxy:
         return tunnel
 
     def refusal(self, host: str, answer: str) -> FetchError:
-        """Return the error for a tunnel that the proxy did not open."""
         shown = "".join(character for character in answer if character.isprintable())[:200]
         match = _STATUS.search(answer)
         status = int(match[1]) if match else 502

@@ -62,10 +62,7 @@ class RangesIgnored(FetchError):
 
 
 class ListingBudget:
-    """Limits of one listing, whose pages may be empty or lead to each other, and have no end.
-
-    It counts from ``begin`` to ``end``; what is asked for at other times is not part of a listing.
-    """
+    """Limits of one listing, from ``begin`` to ``end``: its pages may be empty, lead to each other, and have no end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,13 +71,11 @@ class ListingBudget:
         self._read: set[str] = set()
 
     def begin(self) -> None:
-        """Start to count for a listing."""
         with self._lock:
             self._counting, self._pages, self._bytes = True, 0, 0
             self._read.clear()
 
     def end(self) -> None:
-        """Stop counting."""
         with self._lock:
             self._counting = False
 
@@ -98,7 +93,6 @@ class ListingBudget:
                 raise unavailable(f"{problem}; report it to whoever runs the source")
 
     def answered(self, url: str) -> None:
-        """Remember a page that was sent."""
         with self._lock:
             if self._counting and url:
                 self._read.add(url)
@@ -115,8 +109,7 @@ class ListingBudget:
 class ModelSource(Protocol):
     """One model at its source. Both raise ``FetchError``; ``read`` is called from many threads."""
 
-    def list(self) -> Listing:
-        """What there is, now."""
+    def list(self) -> Listing: ...
 
     def read(self, file: SourceFile, start: int, length: int) -> Iterator[Chunk]:
         """These bytes of a file, as it was when it was listed. What ends early is an error."""
@@ -128,9 +121,7 @@ _ENDPOINTS = {
     "obs": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "ENDPOINT"),
     "az": ("AZURE_STORAGE_ENDPOINT",),
 }
-"""Where a source is, by kind, where no option says so: variables of this process. A Secret is a tenant's, and where a
-tenant's model may come from is for the administrator to say.
-"""
+"""Addresses of sources, by kind: variables of this process, because an administrator decides, not a tenant's Secret."""
 
 
 class Credentials:

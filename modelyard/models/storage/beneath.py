@@ -28,7 +28,6 @@ class Beneath:
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Lets the folder go."""
         os.close(self._fd)
 
     @contextmanager
@@ -70,7 +69,6 @@ class Beneath:
             raise
 
     def is_file(self, name: str, size: int) -> bool:
-        """Whether a regular file of this size is there."""
         found = self.lstat(name)
         return found is not None and stat.S_ISREG(found.st_mode) and found.st_size == size
 
@@ -92,7 +90,6 @@ class Beneath:
             os.fsync(folder)
 
     def read(self, name: str) -> bytes | None:
-        """A small file of ours; None where it is not there."""
         try:
             with os.fdopen(self.open(name, os.O_RDONLY), "rb") as file:
                 return file.read()
@@ -106,13 +103,11 @@ class Beneath:
             os.fsync(target)
 
     def hard_link(self, old: str, new: str) -> None:
-        """A second name for a file; what is at ``new`` gives way."""
         self.unlink(new)
         with self.parent(old) as (source, before), self.parent(new, create=True) as (target, after):
             os.link(before, after, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
-        """A file or link, if it is there."""
         with contextlib.suppress(FileNotFoundError), self.parent(name) as (folder, last):
             os.unlink(last, dir_fd=folder)
 
@@ -134,7 +129,6 @@ class Beneath:
         return found * 512
 
     def names(self, name: str) -> list[str]:
-        """What is in a folder; nothing where it is not there."""
         try:
             opened = self.open(name, _FOLDER)
         except FileNotFoundError:

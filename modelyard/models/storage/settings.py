@@ -138,10 +138,7 @@ class DeliverySettings(BaseModel):
 
     @property
     def proxy_environment(self) -> dict[str, str]:
-        """Variables that send a container's HTTPS requests through the proxy; empty without one.
-
-        Both spellings are set, because programs differ in which one they prefer.
-        """
+        """Variables for a container's HTTPS proxy, if any, in both spellings: programs differ in which they prefer."""
         if self.https_proxy is None:
             return {}
         exceptions = ",".join(dict.fromkeys((*self.no_proxy, *_NEVER_BY_PROXY)))
@@ -179,7 +176,6 @@ class DeliverySettings(BaseModel):
 
     @property
     def hosts(self) -> AllowedHosts:
-        """The hosts that files may be fetched from."""
         return AllowedHosts(tuple(self.endpoints), f"endpoints in ConfigMap {CONFIG_MAP}")
 
 

@@ -17,7 +17,6 @@ from modelyard.objects import few, mapping, shown
 from modelyard.resources.ome import StorageSpec
 
 BUCKETS: Final = frozenset({"s3", "obs", "oci", "gs", "az"})
-"""Kinds of source that are buckets."""
 FETCHED: Final = BUCKETS | {"hf", "github"}
 """Kinds of source that files are fetched from."""
 ON_NODES: Final = FETCHED | {"local", "vendor"}

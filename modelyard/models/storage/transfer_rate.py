@@ -24,7 +24,6 @@ class TransferWindow:
         """(time, bytes in all before it), the oldest first."""
 
     def add(self, now: float, count: int) -> None:
-        """Count bytes that have arrived."""
         if not self._samples or now - self._samples[-1][0] >= self.length / _SAMPLES:
             self._samples.append((now, self._total))
             self._forget(now)
@@ -44,8 +43,5 @@ class TransferWindow:
 
 
 def time_limit(size: int, files: int, minimum_rate: float, window: float, parallel: int = 1) -> float:
-    """Return the seconds that a transfer may take which is nowhere slower than the minimum rate.
-
-    ``parallel``: transfers that share the rate, each of which may get its part of it only.
-    """
+    """Return the seconds a transfer may take at the minimum rate, which ``parallel`` transfers share equally."""
     return window + (size + files * REQUEST_BYTES) * parallel / minimum_rate

@@ -192,9 +192,6 @@ def _by_size(sets: Iterable[_Set]) -> list[_Set]:
     return sorted(sets, key=lambda entry: (-entry.size, entry.files))
 
 
-# What files belong together
-
-
 def _sets(sizes: Mapping[str, int]) -> list[_Set]:
     pairs = {path.removesuffix(".xml") for path in sizes if path.endswith(".xml")}
     files: dict[_Label, list[str]] = defaultdict(list)
@@ -270,9 +267,6 @@ def _gguf(folder: str, stem: str, shards: int) -> _Label:
     else:
         named = list(_QUANTIZATION.finditer(folder))
     return _Label("/".join(place), "gguf", stem, named[-1][1].upper() if named else "", shards)
-
-
-# What is kept
 
 
 def _kept(sets: Sequence[_Set], sizes: Mapping[str, int], wanted: str) -> list[_Set]:
