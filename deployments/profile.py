@@ -16,11 +16,9 @@ from modelyard.objects import describe_url_problem
 
 ROOT = Path(__file__).resolve().parents[1]
 PREFECT_FILE = ROOT / "prefect.yaml"
-"""The project: where prefect.yaml and config/ are."""
 SERVER_PROFILE = ROOT / "config" / "prefect" / "server.env"
 WORKER_PROFILE = ROOT / "config" / "prefect" / "worker.env"
 POOL = "modelyard"
-"""The work pool."""
 _PORTS = range(25_000, 32_768)
 """Above those of local clusters (``modelyard.local.slots``)."""
 

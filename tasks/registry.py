@@ -37,7 +37,6 @@ class StepKind:
     observe: Observe | None = None
 
     def name(self, key: Key, step: StepId) -> str:
-        """Return the name of the step's task run."""
         return self.title.format(object=key.label, item=step.item)
 
 

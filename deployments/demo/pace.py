@@ -109,7 +109,6 @@ class Lateness:
 
     @classmethod
     def of(cls, results: Sequence[RequestResult], planned: int) -> Lateness:
-        """Measure requests that were sent, of so many in the trace."""
         late = np.array([result.late for result in results], dtype=np.float64)
         return cls(percentile(late, 95), len(results) / planned)
 

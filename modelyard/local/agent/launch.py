@@ -57,8 +57,6 @@ class Inside:
     ports: frozenset[int] = frozenset()
 
     def __call__(self, text: str) -> str:
-        """The text for this machine."""
-
         def own(found: re.Match[str]) -> str:
             return self.address if int(found[1]) in self.ports else found[0]
 
@@ -77,10 +75,7 @@ class Launch:
 
 
 class CannotRun(Exception):
-    """The container cannot be started; `reason` and the message go into its waiting state.
-
-    `permanent`: trying again cannot help.
-    """
+    """The container cannot be started: `reason` and message of its waiting state. `permanent`: retries cannot help."""
 
     def __init__(self, reason: str, message: str, *, permanent: bool) -> None:
         super().__init__(message)
@@ -96,10 +91,7 @@ def repository(image: str) -> str:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by the variable's value and `$$` by `$`; unknown names stay, as Kubernetes has it.
-
-    A name is whatever stands before the next closing bracket.
-    """
+    """Replace `$(NAME)`, up to the first `)`, by the variable, `$$` by `$`; unknown names stay, as in Kubernetes."""
 
     def value(found: re.Match[str]) -> str:
         return "$" if found[0] == "$$" else env.get(found[1], found[0])

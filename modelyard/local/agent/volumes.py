@@ -245,10 +245,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 async def keep_claims(cluster: Cluster, root: Path) -> None:
-    """Give every claim of no class (or of the class modelyard-local) a volume and a folder, without end.
-
-    Kubernetes binds the two; when a claim is deleted, its volume and its folder go as well.
-    """
+    """Without end, give claims of no class (or of modelyard-local) a volume and a folder, removed with them."""
     while True:
         try:
             async with aclosing(cluster.watch(PERSISTENT_VOLUME_CLAIMS)) as events:
