@@ -1,7 +1,4 @@
-"""The ``modelyard`` command: that of the domain, and here what needs Prefect, which is imported when it is used.
-
-The console script. Exit codes are those of ``modelyard.cli.options``.
-"""
+"""The ``modelyard`` command with what needs Prefect, imported when used; exit codes: ``modelyard.cli.options``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A Prefect server with the profile ``config/prefect/server.env`` as a child process.
-
-``modelyard server`` runs one in this terminal, or starts one that stays; ``PrefectServer`` is for demo and tests.
-"""
+"""A Prefect server with the profile ``config/prefect/server.env``, as a child process or in place of this one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The parameters of the flows: what the UI form, ``prefect.yaml`` and the command line offer.
-
-Models that refuse unknown fields, one of each flow; ``flows.forms`` makes a form of each.
-"""
+"""Models of the flows' parameters, which refuse unknown fields; ``flows.forms`` makes a form of each."""
 
 from __future__ import annotations
 

@@ -256,8 +256,7 @@ class Shift:
             self.report.rival = lease.rival
 
     async def _pause(self, deadline: float) -> bool:
-        left = deadline - time.monotonic()
-        await asyncio.sleep(max(0.0, min(left, RETRY_PAUSE, self.settings.interval_seconds)))
+        await asyncio.sleep(max(0.0, min(deadline - time.monotonic(), RETRY_PAUSE, self.settings.interval_seconds)))
         return deadline > time.monotonic()
 
     def _complain(self, what: str, error: Exception) -> None:
@@ -311,8 +310,7 @@ def final_state(report: ShiftReport) -> State[Any]:
             return Failed(message=f"No tick completed: {report.obstacle}")
         if report.rival:
             return Completed(name="Standby", message="Another run held the Lease for the whole shift")
-        message = "Could not acquire the Lease in time; no holder renewed it"
-        return Completed(name="Standby", message=message)
+        return Completed(name="Standby", message="Could not acquire the Lease in time; no holder renewed it")
     if report.failed == report.ticks:
         return Failed(message=f"Every tick failed: {report}")
     return Completed(message=str(report))

@@ -117,8 +117,7 @@ class Journal:
 
     async def _write(self, newest: DecisionTable) -> None:
         description = newest.describe(self._written, ROWS.get(self.key.rpartition("-")[2], "Decisions"))
-        table = [cells(row) for row in newest.rows]
-        artifact = TableArtifact(key=self.key, description=description, table=table)
+        artifact = TableArtifact(key=self.key, description=description, table=[cells(row) for row in newest.rows])
         try:
             self._artifact = await write(artifact, self._artifact)
         except Exception as error:

@@ -73,8 +73,7 @@ def next_share(share: float, lag: float) -> float:
 class Pace:
     """Share of the traffic that is sent now.
 
-    A request that is overdue by ``OVERDUE`` is not sent: otherwise a stall would be followed by a burst, and the next
-    stall.
+    A request that is overdue by ``OVERDUE`` is not sent: otherwise a burst would follow a stall, and the next stall.
     """
 
     def __init__(self, compression: float) -> None:

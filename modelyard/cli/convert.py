@@ -149,8 +149,7 @@ def _binding(body: Object, remarks: list[str], exposed: dict[str, str] | None = 
     if queries:
         import yaml
 
-        annotations = body["metadata"].setdefault("annotations", {})
-        annotations[SOURCES] = yaml.safe_dump(queries, sort_keys=False, width=1000)
+        body["metadata"].setdefault("annotations", {})[SOURCES] = yaml.safe_dump(queries, sort_keys=False, width=1000)
     yield body
 
 

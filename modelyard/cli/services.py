@@ -100,8 +100,7 @@ async def list_services(namespace: str, home: str) -> None:
         table.add_row(
             subject.key.namespace, subject.kind.kind, subject.key.name, *_made_of(here), pods, ready, url, told
         )
-    console = options.console()
-    console.print(table if table.row_count else "There are no services. docs/services.md has one to apply")
+    options.console().print(table if table.row_count else "There are no services. docs/services.md has one to apply")
 
 
 class NoSuchService(ValueError):

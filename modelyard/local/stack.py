@@ -140,8 +140,7 @@ class LocalStack(Startable):
         told: set[str] = set()
         while True:
             state = self.state
-            fresh = state is not None and state.supervisor.alive()
-            if state is not None and fresh:
+            if state is not None and state.supervisor.alive():
                 for component, own in state.components.items():
                     if own.phase is states.ComponentPhase.READY and component not in told:
                         told.add(component)

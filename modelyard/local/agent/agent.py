@@ -62,8 +62,7 @@ class Health:
         if not self.ready and request.path != "/healthz":
             # Prometheus keeps the targets it has when it gets an error, which is better than an empty list.
             return web.Response(status=503, text="nodes or pods not known yet")
-        pods = request.path == "/discovery/pods"
-        return web.json_response(self.discovery()) if pods else web.Response(text="ok")
+        return web.json_response(self.discovery()) if request.path == "/discovery/pods" else web.Response(text="ok")
 
 
 class Agent:

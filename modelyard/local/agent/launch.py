@@ -85,8 +85,7 @@ class CannotRun(Exception):
 
 def repository(image: str) -> str:
     """An image's name without tag and digest."""
-    name = image.partition("@")[0]
-    head, slash, last = name.rpartition("/")
+    head, slash, last = image.partition("@")[0].rpartition("/")
     return head + slash + last.partition(":")[0]
 
 
@@ -100,10 +99,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def plan(container: Object, env: Mapping[str, str], inside: Inside, pod_name: str) -> Launch:
-    """The process for an entry of `spec.containers` or `spec.initContainers` with its resolved variables.
-
-    Raises `CannotRun`: the image is not one of ours, or has nothing to execute.
-    """
+    """Plan the process of a container or init container with resolved variables. Raises `CannotRun`: it is not ours."""
     image = str(container.get("image") or "")
     argv = [inside(expand(str(part), env)) for key in ("command", "args") for part in container.get(key) or []]
     if repository(image) != IMAGE and not image.startswith(IMAGE_PREFIX):
@@ -180,12 +176,10 @@ async def resolve(
 ) -> dict[str, str]:
     """The variables of `env` and `envFrom`, later ones winning and able to use earlier ones as `$(NAME)`.
 
-    What the spec itself says is translated by `inside`, as in commands.
-
-    Raises `CannotRun`: a reference has no target (and is not optional), or cannot be read now.
+    `inside` translates what the spec itself says. Raises `CannotRun`: a reference has no target and is not optional, or
+    cannot be read now.
     """
-    namespace = pod["metadata"]["namespace"]
-    sources = _Sources(cluster, namespace)
+    sources = _Sources(cluster, pod["metadata"]["namespace"])
     env: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         prefix = source.get("prefix", "")

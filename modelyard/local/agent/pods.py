@@ -194,8 +194,7 @@ class PodRunner:
         return ContainerRunner(spec, restart_policy, record, place)
 
     def _adopt(self) -> None:
-        status = self._pod.get("status") or {}
-        known = {entry["name"]: entry for entry in status.get("containerStatuses") or []}
+        known = {entry["name"]: entry for entry in (self._pod.get("status") or {}).get("containerStatuses") or []}
         for container in [*self._init, *self._main]:
             last = known.get(container.name) or {}
             container.adopt(started=bool(last.get("started")), ready=bool(last.get("ready")))

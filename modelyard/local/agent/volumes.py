@@ -130,8 +130,7 @@ class PodVolumes:
             return ""
         with suppress(OSError), log.open("rb") as stream:
             stream.seek(max(since, log.stat().st_size - _MOST_LOG))
-            lines = stream.read().decode("utf-8", "replace").splitlines(keepends=True)
-            return "".join(lines[-_MOST_LINES:])
+            return "".join(stream.read().decode("utf-8", "replace").splitlines(keepends=True)[-_MOST_LINES:])
         return ""
 
     async def _account(self, container: Object, renew: bool) -> Path:
