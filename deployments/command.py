@@ -97,7 +97,6 @@ def _run(flow: str, given: dict[str, Any]) -> None:
 
 
 def _run_tersely(flow: str, given: dict[str, Any]) -> None:
-    """Run the flow with log lines that are a time and a message."""
     for which in ("FLOW", "TASK"):
         os.environ.setdefault(f"PREFECT_LOGGING_FORMATTERS_STANDARD_{which}_RUN_FMT", "%(asctime)s  %(message)s")
     _run(flow, given)

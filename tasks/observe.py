@@ -106,4 +106,3 @@ CHILDREN = {
         ChildKind("benchmark/benchmark", BENCHMARK_JOBS),
     )
 }
-"""By the kind of the object."""

@@ -133,7 +133,6 @@ REGISTRY: Mapping[str, LifecycleEntry] = {
     RouteRollOuts.name: _ROUTE,
     Onboarding.name: _ONBOARDING,
 }
-"""By the name of the lifecycle."""
 
 
 def acting_lifecycles(home: str) -> Iterator[Registered]:

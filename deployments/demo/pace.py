@@ -71,10 +71,7 @@ def next_share(share: float, lag: float) -> float:
 
 
 class Pace:
-    """Share of the traffic that is sent now.
-
-    A request that is overdue by ``OVERDUE`` is not sent: otherwise a burst would follow a stall, and the next stall.
-    """
+    """Share of the traffic sent now; requests ``OVERDUE`` are dropped, as a burst would cause the next stall."""
 
     def __init__(self, compression: float) -> None:
         self.share = 1.0
