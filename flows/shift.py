@@ -281,7 +281,7 @@ def table_key(flow: str, lease_name: str, what: str) -> str:
 
 
 async def run_shift(settings: ShiftSettings, opener: Opener, *, table: str, writes: bool = True) -> State[Any]:
-    """Run a shift in this flow run; return its final state. ``table``: its key; without ``writes`` it needs no Lease."""
+    """Run a shift in this flow run; return its final state. ``table``: its key; without ``writes``: no Lease."""
     context = FlowRunContext.get()
     run = context.flow_run if context else None
     late_by = seconds_late(run, datetime.now(UTC))
