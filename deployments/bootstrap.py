@@ -129,9 +129,8 @@ def write_with_parameters(
 ) -> None:
     """Write a copy of the file whose autoscale deployments have ``changes`` merged into their parameters.
 
-    Deployments of the file's pool ``modelyard`` are those of ``pool`` in the copy. The schedule follows the length of
-    the shift, unless that is a single tick.
-    Raises ``pydantic.ValidationError`` for parameters that do not fit.
+    ``pool`` replaces the pool ``modelyard``. The schedule follows the shift's length, unless that is a single tick.
+    Raises ``pydantic.ValidationError``.
     """
     content = read(prefect_file)
     for deployment in content["deployments"]:

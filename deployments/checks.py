@@ -114,10 +114,7 @@ async def wait_for_server(client: PrefectClient, timeout: float) -> list[str]:
 
 
 async def schedule_problems(client: PrefectClient, names: set[str], timeout: float) -> list[str]:
-    """Of the deployments with these names, the ones with an active schedule for which no run is planned.
-
-    Waits up to ``timeout`` seconds for the runs. Also names deployments that do not exist.
-    """
+    """Return the deployments that are missing or whose active schedule plans no run within ``timeout`` seconds."""
     deployments = [deployment for deployment in await read_all(client.read_deployments) if deployment.name in names]
     problems = [f"the deployment {name} does not exist" for name in sorted(names - {d.name for d in deployments})]
     waiting = {

@@ -54,7 +54,6 @@ class ChildProcess(Startable):
         return self._process.pid
 
     def launch(self) -> None:
-        """Start the process without waiting for it."""
         self._process = spawn([sys.executable, *self._arguments], self.log, env=self.environment, cwd=self._cwd)
 
     def wait(self) -> None:
@@ -81,7 +80,6 @@ class ChildProcess(Startable):
         return self
 
     def healthy(self) -> bool:
-        """Return whether it says that it is well."""
         try:
             return not self._health or urllib3.request("GET", self._health, timeout=2, retries=False).status == 200
         except urllib3.exceptions.HTTPError:

@@ -1,7 +1,4 @@
-"""The ``modelyard`` command: that of the domain, and here what needs Prefect, which is imported when it is used.
-
-The console script. Exit codes are those of ``modelyard.cli.options``.
-"""
+"""The ``modelyard`` command with what needs Prefect, imported when used; exit codes: ``modelyard.cli.options``."""
 
 from __future__ import annotations
 
@@ -100,7 +97,6 @@ def _run(flow: str, given: dict[str, Any]) -> None:
 
 
 def _run_tersely(flow: str, given: dict[str, Any]) -> None:
-    """Run the flow with log lines that are a time and a message."""
     for which in ("FLOW", "TASK"):
         os.environ.setdefault(f"PREFECT_LOGGING_FORMATTERS_STANDARD_{which}_RUN_FMT", "%(asctime)s  %(message)s")
     _run(flow, given)

@@ -147,8 +147,7 @@ def _is_starting(run: FlowRun, now: datetime) -> bool:
 def _deadline(run: FlowRun, state: State[Any]) -> datetime:
     """Return the time by which a pending run should have infrastructure and a shift should have ended."""
     if state.is_pending() and not run.infrastructure_pid:
-        claimed = max(state.timestamp, run.expected_start_time or state.timestamp)
-        return claimed + timedelta(seconds=CLAIMED_WITHIN)
+        return max(state.timestamp, run.expected_start_time or state.timestamp) + timedelta(seconds=CLAIMED_WITHIN)
     if state.is_running() and (seconds := shift_seconds(run.parameters)):
         return state.timestamp + timedelta(seconds=seconds + ENDED_WITHIN)
     return datetime.max.replace(tzinfo=UTC)

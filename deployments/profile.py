@@ -16,11 +16,9 @@ from modelyard.objects import describe_url_problem
 
 ROOT = Path(__file__).resolve().parents[1]
 PREFECT_FILE = ROOT / "prefect.yaml"
-"""The project: where prefect.yaml and config/ are."""
 SERVER_PROFILE = ROOT / "config" / "prefect" / "server.env"
 WORKER_PROFILE = ROOT / "config" / "prefect" / "worker.env"
 POOL = "modelyard"
-"""The work pool."""
 _PORTS = range(25_000, 32_768)
 """Above those of local clusters (``modelyard.local.slots``)."""
 
@@ -64,10 +62,7 @@ def describe_server_problem(url: str | None) -> str | None:
 
 
 def free_port() -> int:
-    """A TCP port nothing listens on at the moment, below those that Linux gives out by itself (32768 on).
-
-    Until it is listened on, and while who listens is being restarted, nobody else is given it.
-    """
+    """Return a free TCP port below those that Linux gives out (32768 on), so that nobody else is given it meanwhile."""
     while True:
         with socket.socket() as probe, suppress(OSError):
             port = _PORTS[secrets.randbelow(len(_PORTS))]

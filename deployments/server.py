@@ -1,7 +1,4 @@
-"""A Prefect server with the profile ``config/prefect/server.env`` as a child process.
-
-``modelyard server`` runs one in this terminal, or starts one that stays; ``PrefectServer`` is for demo and tests.
-"""
+"""A Prefect server with the profile ``config/prefect/server.env``, as a child process or in place of this one."""
 
 from __future__ import annotations
 
@@ -88,10 +85,7 @@ def authentication(file: Path) -> str:
 
 
 def default_home() -> Path:
-    """Folder of the database unless one is named: PREFECT_HOME, else one of our own.
-
-    ``~/.prefect``, Prefect's default, has what this user does with other servers: profiles and their database.
-    """
+    """Folder of the database: PREFECT_HOME, else one of ours, since ``~/.prefect`` is used with other servers."""
     chosen = os.environ.get("PREFECT_HOME")
     return Path(chosen).expanduser().absolute() if chosen else home_dir() / "prefect"
 

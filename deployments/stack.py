@@ -1,7 +1,4 @@
-"""Everything of Prefect that Modelyard needs, on this machine: server, deployments and automations, worker.
-
-And a local cluster beside it, for demonstrations.
-"""
+"""Prefect as Modelyard needs it here: server, deployments, automations, worker; for demos also a local cluster."""
 
 from __future__ import annotations
 

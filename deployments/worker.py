@@ -1,7 +1,4 @@
-"""Prefect's own worker with the profile ``config/prefect/worker.env``, and supervision next to it.
-
-``modelyard worker`` becomes one in this terminal; ``PrefectWorker`` is for the demo and the tests.
-"""
+"""Prefect's own worker with the profile ``config/prefect/worker.env``, and supervision next to it."""
 
 from __future__ import annotations
 

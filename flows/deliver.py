@@ -23,7 +23,6 @@ from tasks.deliver import report, request, request_verification
 from tasks.steps import conclude, open_run, run_lifecycle
 
 LIFECYCLES = {kind.kind: f"deliver-{kind.plural}" for kind in KINDS}
-"""Names of the lifecycles, by kind."""
 
 
 def run_name() -> str:

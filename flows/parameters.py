@@ -1,7 +1,4 @@
-"""The parameters of the flows: what the UI form, ``prefect.yaml`` and the command line offer.
-
-Models that refuse unknown fields, one of each flow; ``flows.forms`` makes a form of each.
-"""
+"""Models of the flows' parameters, which refuse unknown fields; ``flows.forms`` makes a form of each."""
 
 from __future__ import annotations
 
@@ -120,7 +117,6 @@ class ReplayParameters(ReplayRequest):
     first: ClassVar[tuple[str, ...]] = (
         "trace", "minutes", "manifests", "policies", "rates", "slo_ttft", "slo_itl", "require", "max_cost", "judge",
     )  # fmt: skip
-    """What a form shows first."""
 
     parallel: int = Field(2, ge=1, le=256, description="replays at a time, each in a process of its own")
     timeout_seconds: float = Field(1800, gt=0, le=86_400, description="time limit of one policy at one rate")
@@ -132,7 +128,6 @@ class RunParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     last: ClassVar[tuple[str, ...]] = ("wait", "timeout_seconds", "controller_namespace", "run", "objects")
-    """Fields at the end of a form."""
 
     wait: bool = Field(
         True, description="stay until the work is done, up to the time limit; unset: do what can be done now, and end"
@@ -157,7 +152,6 @@ class LifecycleParameters(RunParameters):
 
     @property
     def named(self) -> str:
-        """Return the run's objects as its name shows them."""
         return first_of([name.strip("/") for name in self.objects or [f"{self.namespace}/{self.name}"]])
 
 

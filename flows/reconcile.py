@@ -1,7 +1,4 @@
-"""The flow ``reconcile``: a shift that keeps statuses current and starts flow runs for pending work.
-
-Deployed by ``prefect.yaml``.
-"""
+"""The flow ``reconcile``: keeps statuses current and starts runs for pending work. Deployed by ``prefect.yaml``."""
 
 from __future__ import annotations
 

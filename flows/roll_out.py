@@ -25,7 +25,6 @@ from tasks.roll_out_route import check_roll_out, report_routes, route_marks
 from tasks.steps import conclude, open_run, run_lifecycle
 
 ROLL_OUTS = {lifecycle.about.kind: lifecycle.name for lifecycle in (ServiceRollOut, ModelRollOut)}
-"""Names of the lifecycles, by kind."""
 
 
 def run_name() -> str:

@@ -33,12 +33,10 @@ class RunOrder(NamedTuple):
 
     @property
     def claims(self) -> bool:
-        """Return whether the run takes its objects over."""
         return self.by_hand or self.attempt > 1
 
     @classmethod
     def of(cls, parameters: LifecycleParameters, lifecycle: str) -> RunOrder:
-        """Return the order of the current flow run."""
         run = parameters.run if not _is_copy(parameters.run) else ""
         ref = RunRef(lifecycle, parameters.controller_namespace, run or f"{BY_ID}{flow_run.id}")
         named = not parameters.run

@@ -71,10 +71,7 @@ class BatchLifecycle(Protocol):
     """What a shift runs: everything of its kinds at once, tick by tick, over connections that stay open."""
 
     def lease(self, name: str, namespace: str | None = None, token: str = "") -> Lease:
-        """The Lease of this name, to be held with this token; not yet acquired.
-
-        Once asked for, nothing is written unless it is held.
-        """
+        """Return the Lease, not yet acquired, for this token; once asked for, nothing is written unless it is held."""
 
     async def tick(self, turn: Turn) -> TickReport:
         """Look, work out what should be written, write it, say why: each a task, given to ``turn.run``."""
@@ -160,10 +157,7 @@ class Shift:
             await self._tick(lifecycle, slot.number, until)
 
     async def _woken(self, lifecycle: BatchLifecycle, slot: Slot) -> bool:
-        """Sleep until the slot's instant; True when an edit ended the sleep early.
-
-        An edit wakes the loop once per interval at most, and not in the last quarter before a tick that is due anyway.
-        """
+        """Sleep until the slot; True when an edit ended it, once per interval and not in its last quarter."""
         quarter = self.settings.interval_seconds / 4
         early = slot.instant - quarter - time.monotonic()
         if slot.number != self._woken_before and early > 0:
@@ -218,10 +212,7 @@ class Shift:
                 return None
 
     async def _wait_for_lease(self, lease: Lease, deadline: float) -> bool:
-        """Hot standby: True once the Lease is ours, False when the shift is over first.
-
-        Meanwhile the shift renews the Lease of the standby, by which supervision sees that it lives.
-        """
+        """Renew the standby's Lease as a sign of life until ours is acquired (True) or the shift is over (False)."""
         standby = asyncio.create_task(self._stand_by(lease.standby())) if self.settings.shift_seconds else None
         try:
             return await self._contend(lease, deadline)
@@ -265,8 +256,7 @@ class Shift:
             self.report.rival = lease.rival
 
     async def _pause(self, deadline: float) -> bool:
-        left = deadline - time.monotonic()
-        await asyncio.sleep(max(0.0, min(left, RETRY_PAUSE, self.settings.interval_seconds)))
+        await asyncio.sleep(max(0.0, min(deadline - time.monotonic(), RETRY_PAUSE, self.settings.interval_seconds)))
         return deadline > time.monotonic()
 
     def _complain(self, what: str, error: Exception) -> None:
@@ -291,10 +281,7 @@ def table_key(flow: str, lease_name: str, what: str) -> str:
 
 
 async def run_shift(settings: ShiftSettings, opener: Opener, *, table: str, writes: bool = True) -> State[Any]:
-    """One shift of any batch lifecycle inside the current flow run, and the state the run should end in.
-
-    ``table`` is the key of its table in Prefect. One that does not write (``writes``) needs no Lease.
-    """
+    """Run a shift in this flow run; return its final state. ``table``: its key; without ``writes``: no Lease."""
     context = FlowRunContext.get()
     run = context.flow_run if context else None
     late_by = seconds_late(run, datetime.now(UTC))
@@ -320,8 +307,7 @@ def final_state(report: ShiftReport) -> State[Any]:
             return Failed(message=f"No tick completed: {report.obstacle}")
         if report.rival:
             return Completed(name="Standby", message="Another run held the Lease for the whole shift")
-        message = "Could not acquire the Lease in time; no holder renewed it"
-        return Completed(name="Standby", message=message)
+        return Completed(name="Standby", message="Could not acquire the Lease in time; no holder renewed it")
     if report.failed == report.ticks:
         return Failed(message=f"Every tick failed: {report}")
     return Completed(message=str(report))

@@ -70,10 +70,7 @@ def check(out: str, index: str) -> None:
 
 @contextmanager
 def written(out: str, index: str) -> Iterator[Path]:
-    """A folder to write a report into; at the end it is at ``out``, in the place of an older one.
-
-    ``index`` is the file by which a report is known. Raises ``OutputError``.
-    """
+    """Yield a folder that replaces the report at ``out`` at the end; ``index`` is its file. Raises ``OutputError``."""
     if out.startswith(S3):
         with tempfile.TemporaryDirectory(prefix="modelyard-report-") as name:
             yield Path(name)

@@ -63,10 +63,7 @@ class ChildKind:
 
 
 class ChildState(NamedTuple):
-    """State of a child run: whether it goes on, and why it has failed for good (empty: it has not).
-
-    ``waiting`` says for which turn it waits before it is started.
-    """
+    """State of a child run: live, failed for good (``problem``), or ``waiting`` for a turn before it is started."""
 
     is_live: bool = True
     problem: str = ""

@@ -95,10 +95,7 @@ async def read_load(client: PrefectClient, deployments: Iterable[str]) -> RunLoa
 
 
 def active_run(run: FlowRun, deployments: Mapping[UUID, str]) -> ActiveRun:
-    """Return what a run counts for: its deployment, and the namespaces of the objects that its parameters name.
-
-    One that a user created names one object, by ``namespace`` and ``name``.
-    """
+    """Return the run's deployment and its objects' namespaces; by hand it names one by ``namespace`` and ``name``."""
     deployment = deployments.get(run.deployment_id, "") if run.deployment_id else ""
     objects = run.parameters.get("objects")
     if not isinstance(objects, list):

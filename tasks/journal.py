@@ -63,10 +63,7 @@ class DecisionTable(NamedTuple):
     total: int
 
     def describe(self, written: int, rows: str = "Decisions") -> str:
-        """Return the title: what the ``rows`` are, scalings of this tick, and of earlier ticks without a table.
-
-        ``written`` is the ``total`` of the last table that was written.
-        """
+        """Title: ``rows``, scalings of this tick, and those since the table with the total ``written``."""
         earlier = self.total - self.scaled - written
         counts = [f"{self.scaled} scaled"] if self.scaled else []
         counts += [f"{earlier} scaled by earlier ticks"] if earlier else []
@@ -120,8 +117,7 @@ class Journal:
 
     async def _write(self, newest: DecisionTable) -> None:
         description = newest.describe(self._written, ROWS.get(self.key.rpartition("-")[2], "Decisions"))
-        table = [cells(row) for row in newest.rows]
-        artifact = TableArtifact(key=self.key, description=description, table=table)
+        artifact = TableArtifact(key=self.key, description=description, table=[cells(row) for row in newest.rows])
         try:
             self._artifact = await write(artifact, self._artifact)
         except Exception as error:
@@ -137,10 +133,7 @@ class Journal:
 
 
 class ProgressBar:
-    """One progress artifact over several things. Best effort: a server that does not answer holds up nothing.
-
-    ``every`` is the number of seconds between two writes; a share that has not moved is not written again.
-    """
+    """One progress artifact over several items, best effort: moved shares are written every ``every`` seconds."""
 
     def __init__(self, key: str, description: str, every: float = 1.0) -> None:
         self._shares: dict[str, float] = {}
@@ -153,7 +146,7 @@ class ProgressBar:
         self._log = get_run_logger()
 
     def tell(self, name: str, share: float) -> None:
-        """Take note of how far a thing is (0 to 1)."""
+        """Take note of how far an item is (0 to 1)."""
         self._shares[name] = share
 
     async def __aenter__(self) -> Self:

@@ -58,10 +58,7 @@ async def read_gate(watch: GateWatch, at: float) -> GateReading:
 
 
 async def compare_servers(view: RunView, home: str, key: Key, step: StepId) -> float:
-    """Read from Prometheus what the routers sent to each ModelServer, and how it was answered.
-
-    ``home`` is the namespace of the routers.
-    """
+    """Read from Prometheus what routers in namespace ``home`` sent to each ModelServer, and how it was answered."""
     lifecycle = view.lifecycle
     assert isinstance(lifecycle, RouteRollOuts)
     details: RouteStanding | None = view.details(key)
@@ -109,4 +106,3 @@ CHILDREN = {
         ChildKind("benchmark/benchmark", BENCHMARK_JOBS),
     )
 }
-"""By the kind of the object."""

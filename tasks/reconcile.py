@@ -57,8 +57,7 @@ class RunsUnknown(Exception):
 async def look_up(reconciler: Reconciler, plans: Plans, before: KnownRuns | None = None) -> KnownRuns:
     """Read the fates of the runs that the plans' objects name and, where a run is due, the runs that have not ended.
 
-    What ``before`` holds is not read again. This is no task run: there is seldom a run to start. Raises
-    ``RunsUnknown``.
+    What ``before`` holds is not read again. No task run: there is seldom a run to start. Raises ``RunsUnknown``.
     """
     before = before or KnownRuns()
     asked = named(plan for some in plans.values() for plan in some) - before.fates.keys()

@@ -37,7 +37,6 @@ class StepKind:
     observe: Observe | None = None
 
     def name(self, key: Key, step: StepId) -> str:
-        """Return the name of the step's task run."""
         return self.title.format(object=key.label, item=step.item)
 
 
@@ -134,7 +133,6 @@ REGISTRY: Mapping[str, LifecycleEntry] = {
     RouteRollOuts.name: _ROUTE,
     Onboarding.name: _ONBOARDING,
 }
-"""By the name of the lifecycle."""
 
 
 def acting_lifecycles(home: str) -> Iterator[Registered]:

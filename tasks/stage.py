@@ -64,9 +64,6 @@ def shared(type_: type[T]) -> T:
 
 
 async def in_time(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether a retry could still end before the moment given to the task as ``until`` (a monotonic clock's reading).
-
-    After it the next tick is the retry.
-    """
+    """Return whether a retry could end before ``until``, a monotonic reading; after it the next tick is the retry."""
     context = TaskRunContext.get()
     return context is not None and time.monotonic() + READ_DELAYS[-1] < context.parameters["until"]

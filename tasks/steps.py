@@ -42,14 +42,12 @@ class StepMessages:
         self._next = -math.inf
 
     def tell(self, message: str) -> None:
-        """Log the message, at once or with a later call."""
         if message:
             self._pending = message if message != self._logged else ""
         if time.monotonic() >= self._next:
             self.flush()
 
     def flush(self) -> None:
-        """Log the last message where that is still to be done."""
         if self._pending:
             self._log("%s", printable(self._pending))
             self._logged, self._pending = self._pending, ""
@@ -75,7 +73,6 @@ class OpenRun:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def lifecycle(self, kind: type[L]) -> L:
-        """Return the run's lifecycle, which is of this kind."""
         assert isinstance(self.view.lifecycle, kind)
         return self.view.lifecycle
 
@@ -93,10 +90,7 @@ _opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDi
 
 @asynccontextmanager
 async def open_run(ref: RunRef, title: str = "") -> AsyncIterator[OpenRun]:
-    """Open the run, or share what is open of it in this event loop; closed when nobody uses it any more.
-
-    With a ``title`` it has a progress artifact.
-    """
+    """Open the run, or share it where it is open in this event loop; with a ``title`` it has a progress artifact."""
     loop = asyncio.get_running_loop()
     place = loop, ref
     async with _opening.setdefault(loop, asyncio.Lock()):

@@ -61,25 +61,20 @@ class DemoConsole:
 
     @property
     def succeeded(self) -> bool:
-        """True when there were checks and all of them passed."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     def say(self, text: str) -> None:
-        """Print progress with the seconds since the start."""
         self.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {text}")
 
     def heading(self, text: str) -> None:
-        """Start a section."""
         self.print()
         self.console.rule(text, align="left")
 
     def check(self, claim: str, passed: bool) -> None:
-        """Print a claim and record whether it is true."""
         self.checks.append(Check(claim, passed))
         self.print(f"{'[green]✓[/]' if passed else '[bold red]✗ Not true:[/]'} {escape(claim)}")
 
     def summarize(self) -> None:
-        """Print all checks again in order, the failed ones marked."""
         failed = sum(not check.passed for check in self.checks)
         self.heading("Summary")
         for number, (claim, passed) in enumerate(self.checks, 1):

@@ -71,11 +71,7 @@ def next_share(share: float, lag: float) -> float:
 
 
 class Pace:
-    """Share of the traffic that is sent now.
-
-    A request that is overdue by ``OVERDUE`` is not sent: otherwise a stall would be followed by a burst, and the next
-    stall.
-    """
+    """Share of the traffic sent now; requests ``OVERDUE`` are dropped, as a burst would cause the next stall."""
 
     def __init__(self, compression: float) -> None:
         self.share = 1.0
@@ -109,7 +105,6 @@ class Lateness:
 
     @classmethod
     def of(cls, results: Sequence[RequestResult], planned: int) -> Lateness:
-        """Measure requests that were sent, of so many in the trace."""
         late = np.array([result.late for result in results], dtype=np.float64)
         return cls(percentile(late, 95), len(results) / planned)
 

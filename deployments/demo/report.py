@@ -33,7 +33,6 @@ class Outcome:
 
     @cached_property
     def latency(self) -> Latency:
-        """Latencies that the clients measured, against the demonstration's targets."""
         return Latency.of(columns(self.results), SLO(SLO_TTFT / 1000, SLO_ITL / 1000))
 
 

@@ -119,7 +119,6 @@ class Traffic:
         return [self._endpoint]
 
     def minute(self) -> float:
-        """Return the minute of the trace."""
         return (time.monotonic() - self._begun) * self._compression / 60
 
     def load(self) -> float:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 CONTROLLER_NAMESPACE = "workload-variant-autoscaler-system"
 PORT = 8000
 NAMESPACE, SERVICE = "shop", "chat"
-"""Namespace and name of the service that is onboarded."""
 SLO_TTFT = 2500
 SLO_ITL = 75
 """Targets in milliseconds."""
@@ -37,7 +36,6 @@ class DemoVariant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of a Deployment and a VariantAutoscaling of it."""
         return f"llama-{self.accelerator.lower()}"
 
 
@@ -82,7 +80,6 @@ class Scenario:
         }
 
     def engine(self, variant: DemoVariant, *model: str) -> dict[str, Any]:
-        """Return the container of a simulated engine."""
         options = {
             "port": PORT,
             "startup-delay": self.startup_seconds,

@@ -117,9 +117,9 @@ def safetensors(shapes: Mapping[str, tuple[int, ...]], fill: Callable[[int], byt
 
 
 class Sources:
-    """Repositories of the hub, ``OWNER/NAME``, and buckets, on one port of 127.0.0.1 while it is entered.
+    """Repositories of the hub, ``OWNER/NAME``, and buckets, on one port of 127.0.0.1 (0: any free one) while entered.
 
-    Entering raises ``SourcesError`` when the port is taken; 0 stands for any free one.
+    Raises ``SourcesError`` when the port is taken.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -160,8 +160,6 @@ class Sources:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
-    # Hub
-
     async def _commit(self, request: web.Request) -> web.Response:
         commit, _ = self._repository(request)
         return web.json_response({"id": "{owner}/{name}".format(**request.match_info), "sha": commit, "siblings": []})
@@ -188,8 +186,6 @@ class Sources:
         if request.match_info["revision"] not in ("main", commit):
             raise web.HTTPNotFound(headers={"X-Error-Code": "RevisionNotFound"})
         return commit, files
-
-    # Buckets
 
     async def _listing(self, request: web.Request) -> web.Response:
         found = "".join(

@@ -68,11 +68,9 @@ class Tour:
 
     @property
     def records(self) -> list[PodRecord]:
-        """Return the node agent's records of the pods."""
         return list(RecordStore(self.stack.paths.agent).all())
 
     async def kubectl(self, *words: str, namespace: str = SHOP) -> None:
-        """Run kubectl in a namespace."""
         await self.console.run("kubectl", "-n", namespace, *words)
 
     async def wait(self, states: Sequence[str], *objects: str, namespace: str = SHOP) -> None:
@@ -82,7 +80,6 @@ class Tour:
             await self.kubectl("wait", *objects, f"--for={wanted}", "--timeout=600s", namespace=namespace)
 
     async def reason(self, condition: str, reason: str) -> None:
-        """Wait until a condition of the service ``CHAT`` has this reason."""
         await self.wait([f'{{.status.conditions[?(@.type=="{condition}")].reason}}={reason}'], f"isvc/{CHAT}")
 
     async def pods(self, name: str = CHAT) -> list[Object]:
@@ -114,7 +111,6 @@ class Tour:
         return Counter(body.get("model") if status == 200 else f"HTTP {status}" for status, body in answers)
 
     def check_answer(self, subject: str, error: str, also: bool = True) -> None:
-        """Check that an answer was complete, and another condition."""
         self.console.check(f"{subject} answers{error and ': ' + error}", also and not error)
 
     @contextlib.asynccontextmanager
@@ -136,7 +132,6 @@ class Tour:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def change(self, arguments: list[str], deadline: str | None = None) -> None:
-        """Change the engine's arguments of ``CHAT``."""
         runner = {"name": "engine", "args": arguments}
         patch = {"metadata": {"annotations": {DEADLINE: deadline}}, "spec": {"engine": {"runner": runner}}}
         await self.kubectl("patch", "isvc", CHAT, "--type=merge", "-p", json.dumps(patch))

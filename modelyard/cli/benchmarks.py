@@ -219,8 +219,7 @@ def _print(found: list[ComparedRuns]) -> None:
         table = grid("AT", *TITLES[:-1], "FAILED")
         for pair in (pair for pair in found if pair.scenario == scenario):
             if pair.before is None or pair.after is None:
-                which = "B" if pair.before is None else "A"
-                warn(f"{pair.name}: measured in {which} only")
+                warn(f"{pair.name}: measured in {'B' if pair.before is None else 'A'} only")
                 continue
             cells = []
             for metric in SHOWN[:-1]:

@@ -30,10 +30,7 @@ class Converted(NamedTuple):
 
 
 def converted(manifest: Mapping[str, Any]) -> Converted:
-    """One manifest in the published form; what is no kind of ours stays as it is. Pure.
-
-    Raises ``Inconvertible``, and ``ResourceInvalid`` where the result would break a rule.
-    """
+    """One manifest in the published form; foreign kinds unchanged. Raises ``Inconvertible`` and ``ResourceInvalid``."""
     from modelyard.resources import KINDS, RENAMED_GROUPS
 
     group = str(manifest.get("apiVersion", "")).partition("/")[0]
@@ -152,8 +149,7 @@ def _binding(body: Object, remarks: list[str], exposed: dict[str, str] | None = 
     if queries:
         import yaml
 
-        annotations = body["metadata"].setdefault("annotations", {})
-        annotations[SOURCES] = yaml.safe_dump(queries, sort_keys=False, width=1000)
+        body["metadata"].setdefault("annotations", {})[SOURCES] = yaml.safe_dump(queries, sort_keys=False, width=1000)
     yield body
 
 

@@ -159,8 +159,7 @@ def status(name: Name = "default", directory: Directory = None, output: Form = O
         print_document(overview.model_dump_json(indent=2), output)
     else:
         # Where nobody looks at it (a file, a pipe), nothing is folded to a screen's width.
-        width = None if sys.stdout.isatty() else 200
-        _print_overview(overview, Console(highlight=False, width=width))
+        _print_overview(overview, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
     if not overview.healthy:
         raise typer.Exit(1)
 

@@ -41,8 +41,7 @@ class LateCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """That of the real command, which is what then runs."""
-        real = typer.main.get_command(import_module(self.module).app)
-        return real.make_context(info_name, args, parent, **extra)
+        return typer.main.get_command(import_module(self.module).app).make_context(info_name, args, parent, **extra)
 
 
 def _late(name: str, text: str) -> None:

@@ -130,7 +130,6 @@ class _Option:
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
     def _help(self, text: str) -> str:
-        """Return the description as a sentence, with limits and default."""
         default = None if self.field.is_required() else self.field.get_default(call_default_factory=True)
         values = default if isinstance(default, list | tuple) else [default]
         shown = [self.flags[-1].partition("/")[0] if value is True else _shown(value) for value in values]

@@ -106,8 +106,7 @@ async def _list(namespace: str) -> None:
                 place = metadata.get("namespace")
                 name = f"{place}/{metadata['name']}" if place else metadata["name"]
                 table.add_row(kind.kind, name, *columns_of(status))
-    console = options.console()
-    console.print(table if table.row_count else "There are no models. Add one: modelyard models add URI")
+    options.console().print(table if table.row_count else "There are no models. Add one: modelyard models add URI")
 
 
 def columns_of(status: dict[str, Any]) -> Iterable[Text | str]:

@@ -130,8 +130,7 @@ def plan(
             if not question:
                 from modelyard.cli.plan_services import from_cluster
 
-                found = from_cluster(settings.controller_namespace, namespace or [], selector)
-                services, problems = asyncio.run(found)
+                services, problems = asyncio.run(from_cluster(settings.controller_namespace, namespace or [], selector))
                 for text in problems:
                     options.warn(text)
         for text in heard:

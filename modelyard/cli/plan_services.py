@@ -27,7 +27,6 @@ class ServicePlan:
 
     @property
     def name(self) -> str:
-        """Kind, namespace and name."""
         return f"{self.plan.subject.kind.kind} {self.plan.subject.key}"
 
     @property
@@ -47,7 +46,6 @@ class ServicePlan:
         return plan.message
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         key = self.plan.subject.key
         return {
             "service": {"namespace": key.namespace, "name": key.name},

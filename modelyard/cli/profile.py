@@ -74,8 +74,7 @@ def fit(
     found, profile = fit_profile(points(results, warn), prompt_tokens, output_tokens, **known)
     for text in found.warnings:
         warn(text)
-    started = max(run.started for run in results.runs)
-    body = patch(profile, source, max_batch, engine=found, measured=started)
+    body = patch(profile, source, max_batch, engine=found, measured=max(run.started for run in results.runs))
     key = _key(results, there) if keep else None
     if there is not None or key is not None:
         _cluster(lambda cluster: _write(cluster, body, there, key, namespace))

@@ -56,8 +56,7 @@ class ImageStatus(NamedTuple):
 
 
 class Registries:
-    """Registries by name. ``addresses`` replaces hosts (``""``: all of them), ``plain`` uses HTTP
-    instead of HTTPS for what replaces them, and for no other.
+    """Registries by name. ``addresses`` replaces hosts (``""``: all), ``plain`` uses HTTP for the replacements only.
 
     ``logins`` are credentials by registry: the base64 text of user and password.
     """

@@ -90,10 +90,7 @@ def replay(
 
 
 def read_request(given: dict[str, Any]) -> tuple[ReplayRequest, list[Path]]:
-    """The request of these options and of the files among them that hold one, and those files.
-
-    Raises ``UsageError`` and ``PlanInputError``.
-    """
+    """The request of these options and files, and the request files. Raises ``UsageError`` and ``PlanInputError``."""
     fields: dict[str, Any] = {}
     manifests: list[Path] = []
     beside: list[Path] = []

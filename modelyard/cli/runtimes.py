@@ -249,8 +249,7 @@ async def _from_cluster(model: str, namespace: str) -> list[Mapping[str, Any]]:
         for kind in (BASE_MODELS, CLUSTER_BASE_MODELS):
             with contextlib.suppress(NotFound):
                 objects.append(typed(kind, await cluster.get(kind, model, namespace if kind.namespaced else None)))
-        listed = [*OFFERED, *([ACCELERATOR_CLASSES] if await cluster.serves(*CLASSES_SERVED) else [])]
-        for kind in listed:
+        for kind in [*OFFERED, *([ACCELERATOR_CLASSES] if await cluster.serves(*CLASSES_SERVED) else [])]:
             found = await cluster.list(kind, namespace if kind.namespaced else None)
             objects += (typed(kind, body) for body in found.items)
     return objects

@@ -1,7 +1,4 @@
-"""``modelyard services``: which there are and how they stand, why one is as it is, and what one is made of.
-
-Nothing is written. ``render`` contacts no cluster.
-"""
+"""``modelyard services``: list services, explain one, or render its objects. ``render`` contacts no cluster."""
 
 from __future__ import annotations
 
@@ -103,8 +100,7 @@ async def list_services(namespace: str, home: str) -> None:
         table.add_row(
             subject.key.namespace, subject.kind.kind, subject.key.name, *_made_of(here), pods, ready, url, told
         )
-    console = options.console()
-    console.print(table if table.row_count else "There are no services. docs/services.md has one to apply")
+    options.console().print(table if table.row_count else "There are no services. docs/services.md has one to apply")
 
 
 class NoSuchService(ValueError):
@@ -254,8 +250,7 @@ def _warn_of_settings(found: Sequence[Manifest]) -> None:
 
 
 def served_kinds(found: Sequence[Manifest], kubernetes: Sequence[str] = CURRENT) -> frozenset[str]:
-    """Return the kinds that a cluster with these files serves: those of Kubernetes, those that the files define, and
-    AcceleratorClasses where the files have some."""
+    """Return the kinds served: Kubernetes' own, those the files define, AcceleratorClasses if the files have some."""
     from modelyard.workloads.roll_out import CLASSES_SERVED
 
     served = {*kubernetes}

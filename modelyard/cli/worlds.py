@@ -33,9 +33,9 @@ def world_of(wants: Iterable[Want[Any]], objects: Iterable[Object]) -> dict[Reso
 def world_for(
     lifecycle: RollOut, objects: Iterable[Object], served: Iterable[str]
 ) -> dict[ResourceType | str, Store[Any]]:
-    """Return the world of a lifecycle in a cluster with nothing but these objects, which serves these kinds.
+    """Return the world of a lifecycle in a cluster of only these objects.
 
-    ``served`` has them as ``apiVersion/Kind``. Kinds of Modelyard's own that objects may be of are served in any case.
+    It serves Modelyard's own kinds, and those in ``served``: ``apiVersion/Kind``.
     """
     kinds = {*served, *(f"{kind.api_version}/{kind.kind}" for kind in (VARIANTS, BINDINGS))}
     lifecycle.served = frozenset(ServedKind(*kind) for kind in lifecycle.asks if str(ServedKind(*kind)) in kinds)

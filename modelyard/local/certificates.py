@@ -93,8 +93,7 @@ def create(folder: Path) -> None:
 def write_kubeconfig(path: Path, *, pki: Path, server: str, user: str, cluster: str) -> None:
     """Write a kubeconfig for a client certificate in `pki`; it holds the key itself and needs no other file.
 
-    `server` is the URL of the API server, `user` a client certificate's name here, `cluster` the name of cluster
-    and context.
+    `server`: URL of the API server; `user`: name of a client certificate here; `cluster`: name of cluster and context.
     """
 
     def encoded(file: Path) -> str:

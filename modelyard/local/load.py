@@ -22,11 +22,9 @@ class ReadyPods:
     ready: dict[str, Endpoint] = field(default_factory=dict)
 
     async def current(self) -> list[Endpoint]:
-        """Every pod that takes traffic."""
         return sorted(self.ready.values())
 
     async def follow(self, cluster: Cluster) -> None:
-        """Watch the pods until cancelled."""
         async for event in cluster.watch(PODS, self.namespace):
             if event.kind == "SYNC":
                 continue

@@ -189,5 +189,4 @@ def _reason(status: Object) -> str:
         if waiting:
             return ": ".join(str(part) for part in (waiting.get("reason"), waiting.get("message")) if part)
     scheduled = condition(status, "PodScheduled")
-    unscheduled = scheduled.get("message") or scheduled.get("reason") or ""
-    return str(unscheduled) if scheduled.get("status") == "False" else ""
+    return str(scheduled.get("message") or scheduled.get("reason") or "") if scheduled.get("status") == "False" else ""

@@ -45,10 +45,7 @@ def home_dir() -> Path:
 
 
 def instance_dir(name: str, directory: Path | None) -> Path:
-    """Folder of one instance.
-
-    Raises `LocalClusterError`: the name is not a DNS label (a-z, 0-9 and '-', at most 40 characters).
-    """
+    """Folder of one instance. Raises `LocalClusterError`: `name` is no DNS label of at most 40 characters."""
     if directory is not None:
         return directory.expanduser().absolute()
     if not _NAME.fullmatch(name):
@@ -78,7 +75,6 @@ class InstancePaths:
         self.prometheus_config = root / "prometheus.yml"
 
     def log(self, component: str) -> Path:
-        """Log file of one component."""
         return self.logs / f"{component}.log"
 
 

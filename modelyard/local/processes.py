@@ -35,7 +35,6 @@ class ProcessIdentity(BaseModel):
         return None if fields is None or fields[0] in "ZX" else cls(pid=pid, started=int(fields[19]))
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
         return ProcessIdentity.of(self.pid) == self
 
     def send(self, number: int, *, group: bool = False) -> bool:
@@ -97,10 +96,7 @@ def resident_bytes(pid: int) -> int | None:
 def spawn(
     argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, with its output appended to `log`.
-
-    Raises `OSError`: the program cannot be executed.
-    """
+    """Start a process in its own session with output appended to `log`. Raises `OSError`: it cannot be executed."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
         return subprocess.Popen(

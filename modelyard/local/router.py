@@ -37,10 +37,9 @@ def manifests(replicas: int, arguments: Sequence[str] = ()) -> Iterator[dict[str
 
 
 async def install(cluster: Cluster, replicas: int = 1, arguments: Sequence[str] = ()) -> str:
-    """Apply the manifests.
+    """Apply the manifests, so that Services are behind the router unless there are settings of services already.
 
-    Services are behind it from then on, unless there are settings of services already. Returns its URL by address, for
-    clients that ask the system alone for names, where ``ADDRESS`` has none.
+    Returns its URL by address, for clients that ask the system alone for names, where ``ADDRESS`` has none.
     """
     url = ADDRESS
     found = list(manifests(replicas, arguments))

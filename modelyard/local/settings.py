@@ -68,10 +68,7 @@ def default_nodes() -> list[NodeGroup]:
 
 
 def parse_node_group(text: str) -> NodeGroup:
-    """Read `NAME=COUNTxGPUS[xPRODUCT[xMEMORY_MIB]]`, the form of `--node` on the command line.
-
-    Raises `ValueError`: the text has another form.
-    """
+    """Read `NAME=COUNTxGPUS[xPRODUCT[xMEMORY_MIB]]`, the form of `--node`. Raises `ValueError`."""
     found = re.fullmatch(
         r"(?P<name>[^=]+)=(?P<count>\d+)x(?P<gpus>\d+)(?:x(?P<product>[^x]+?)(?:x(?P<memory>\d+))?)?", text
     )
@@ -142,7 +139,6 @@ class StackSettings(BaseModel):
         return self
 
     def programs(self) -> list[str]:
-        """Names of the programs these components are."""
         names = {
             Component.ETCD: "etcd",
             Component.APISERVER: "kube-apiserver",

@@ -44,7 +44,6 @@ class Ports:
         ) = range(base, base + _PORTS)
 
     def address(self, component: Component) -> str:
-        """URL under which a component answers."""
         plain = component in (Component.ETCD, Component.AGENT, Component.PROMETHEUS)
         return f"{'http' if plain else 'https'}://127.0.0.1:{getattr(self, component.name.lower())}"
 

@@ -59,8 +59,6 @@ class LocalStack(Startable):
         self._bound = bound_to_this_process
         self._supervisor: subprocess.Popen[bytes] | None = None
 
-    # What there is
-
     @property
     def state(self) -> StackState | None:
         """What the supervisor last reported; None when this instance has never been started (or was removed)."""
@@ -91,20 +89,15 @@ class LocalStack(Startable):
 
     @property
     def kubeconfig(self) -> Path:
-        """Kubeconfig of an administrator."""
         return self.paths.kubeconfig
 
     @property
     def server(self) -> str:
-        """URL of the API server."""
         return self._component(Component.APISERVER).address
 
     @property
     def prometheus_url(self) -> str:
-        """Base URL of Prometheus."""
         return self._component(Component.PROMETHEUS).address
-
-    # Starting and stopping
 
     def start(self, progress: Progress = _silent, timeout: float = 180) -> Self:
         """Start everything and wait until it is ready; a running instance is left as it is.
@@ -119,9 +112,9 @@ class LocalStack(Startable):
         return self
 
     def prepare(self, progress: Progress = _silent) -> None:
-        """Find or obtain the programs and write the settings for the supervisor.
+        """Find or obtain the programs and write the supervisor's settings.
 
-        Raises `BinaryNotFound`: a program is nowhere and cannot be obtained; `LocalClusterError`: not on Linux.
+        Raises `BinaryNotFound`; `LocalClusterError`: not on Linux.
         """
         if sys.platform != "linux":
             raise LocalClusterError(
@@ -142,16 +135,12 @@ class LocalStack(Startable):
         return [*argv, "--parent", str(os.getpid())] if self._bound else argv
 
     def wait_until_ready(self, progress: Progress = _silent, timeout: float = 180) -> None:
-        """Wait until the supervisor reports everything ready.
-
-        Raises `LocalClusterError`: it failed, ended, or took longer than `timeout` seconds.
-        """
+        """Wait until all is ready. Raises `LocalClusterError`: it failed, ended, or took over `timeout` seconds."""
         deadline = time.monotonic() + timeout
         told: set[str] = set()
         while True:
             state = self.state
-            fresh = state is not None and state.supervisor.alive()
-            if state is not None and fresh:
+            if state is not None and state.supervisor.alive():
                 for component, own in state.components.items():
                     if own.phase is states.ComponentPhase.READY and component not in told:
                         told.add(component)
@@ -209,8 +198,6 @@ class LocalStack(Startable):
                     f"see {self.paths.log('supervisor')}"
                 )
             time.sleep(_POLL)
-
-    # Inside
 
     def _component(self, component: Component) -> states.ComponentState:
         state = self.state

@@ -88,11 +88,9 @@ class StackState(BaseModel):
         return how
 
     def record(self, component: str, message: str) -> None:
-        """Remember an event."""
         self.events = [*self.events, StackEvent(at=now(), component=component, message=message)][-_EVENTS:]
 
     def save(self, path: Path) -> None:
-        """Replace the state file."""
         write_atomically(path, self.model_dump_json(indent=1))
 
     def processes(self) -> list[ProcessIdentity]:

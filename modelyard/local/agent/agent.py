@@ -1,6 +1,7 @@
-"""The agent itself: one watch over all pods, one `Pod` for each that is bound to a Node of ours; run by `__main__`.
+"""The agent: one watch over all pods, a `PodRunner` for each that is bound to a Node of ours; run by `__main__`.
 
-Beside them it follows Services, ConfigMaps that pods mount, and claims."""
+It also follows Services, claims, and the ConfigMaps that pods mount.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +35,9 @@ _ORPHAN_GRACE = 5.0
 
 @dataclass
 class Health:
-    """What the agent serves over HTTP on loopback, for the supervisor and Prometheus.
+    """The agent's HTTP endpoints on loopback, for the supervisor and Prometheus.
 
-    /healthz answers while it runs, /readyz once it knows its Nodes and pods, /discovery/pods lists pods as scrape
-    targets.
+    /healthz answers while it runs, /readyz once it knows its Nodes and pods, /discovery/pods lists scrape targets.
     """
 
     port: int
@@ -62,8 +62,7 @@ class Health:
         if not self.ready and request.path != "/healthz":
             # Prometheus keeps the targets it has when it gets an error, which is better than an empty list.
             return web.Response(status=503, text="nodes or pods not known yet")
-        pods = request.path == "/discovery/pods"
-        return web.json_response(self.discovery()) if pods else web.Response(text="ok")
+        return web.json_response(self.discovery()) if request.path == "/discovery/pods" else web.Response(text="ok")
 
 
 class Agent:

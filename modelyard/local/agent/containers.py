@@ -191,8 +191,6 @@ class ContainerRunner:
         self.started = self.ready = False
         self._place.changed()
 
-    # Probes
-
     async def _probe(self) -> None:
         startup, readiness, liveness = (
             self.spec.get(kind) for kind in ("startupProbe", "readinessProbe", "livenessProbe")
@@ -258,8 +256,6 @@ class ContainerRunner:
         grace = float(probe.get("terminationGracePeriodSeconds") or 30)
         asyncio.get_running_loop().call_later(grace, lambda: process.send(signal.SIGKILL, group=True))
 
-    # Stopping
-
     def refuse_traffic(self) -> None:
         """Not ready from now on: the first thing a deletion does."""
         self._stopping = True
@@ -302,8 +298,5 @@ class ContainerRunner:
 
 
 def restart_delay(failures: int, scale: float = 1.0) -> float:
-    """Seconds to wait after the `failures`-th end in a row: 0, then 10, 20, 40, ... up to 300, times `scale`.
-
-    The first restart comes at once, as on a cluster.
-    """
+    """Seconds to wait after `failures` ends in a row, as on a cluster: 0, 10, 20, 40, ... up to 300, times `scale`."""
     return _RESTARTS.delay(failures - 1, scale)

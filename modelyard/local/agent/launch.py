@@ -57,8 +57,6 @@ class Inside:
     ports: frozenset[int] = frozenset()
 
     def __call__(self, text: str) -> str:
-        """The text for this machine."""
-
         def own(found: re.Match[str]) -> str:
             return self.address if int(found[1]) in self.ports else found[0]
 
@@ -77,10 +75,7 @@ class Launch:
 
 
 class CannotRun(Exception):
-    """The container cannot be started; `reason` and the message go into its waiting state.
-
-    `permanent`: trying again cannot help.
-    """
+    """The container cannot be started: `reason` and message of its waiting state. `permanent`: retries cannot help."""
 
     def __init__(self, reason: str, message: str, *, permanent: bool) -> None:
         super().__init__(message)
@@ -90,16 +85,12 @@ class CannotRun(Exception):
 
 def repository(image: str) -> str:
     """An image's name without tag and digest."""
-    name = image.partition("@")[0]
-    head, slash, last = name.rpartition("/")
+    head, slash, last = image.partition("@")[0].rpartition("/")
     return head + slash + last.partition(":")[0]
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by the variable's value and `$$` by `$`; unknown names stay, as Kubernetes has it.
-
-    A name is whatever stands before the next closing bracket.
-    """
+    """Replace `$(NAME)`, up to the first `)`, by the variable, `$$` by `$`; unknown names stay, as in Kubernetes."""
 
     def value(found: re.Match[str]) -> str:
         return "$" if found[0] == "$$" else env.get(found[1], found[0])
@@ -108,10 +99,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def plan(container: Object, env: Mapping[str, str], inside: Inside, pod_name: str) -> Launch:
-    """The process for an entry of `spec.containers` or `spec.initContainers` with its resolved variables.
-
-    Raises `CannotRun`: the image is not one of ours, or has nothing to execute.
-    """
+    """Plan the process of a container or init container with resolved variables. Raises `CannotRun`: it is not ours."""
     image = str(container.get("image") or "")
     argv = [inside(expand(str(part), env)) for key in ("command", "args") for part in container.get(key) or []]
     if repository(image) != IMAGE and not image.startswith(IMAGE_PREFIX):
@@ -188,12 +176,10 @@ async def resolve(
 ) -> dict[str, str]:
     """The variables of `env` and `envFrom`, later ones winning and able to use earlier ones as `$(NAME)`.
 
-    What the spec itself says is translated by `inside`, as in commands.
-
-    Raises `CannotRun`: a reference has no target (and is not optional), or cannot be read now.
+    `inside` translates what the spec itself says. Raises `CannotRun`: a reference has no target and is not optional, or
+    cannot be read now.
     """
-    namespace = pod["metadata"]["namespace"]
-    sources = _Sources(cluster, namespace)
+    sources = _Sources(cluster, pod["metadata"]["namespace"])
     env: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         prefix = source.get("prefix", "")

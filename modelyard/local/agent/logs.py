@@ -23,10 +23,7 @@ Find = Callable[[str, str, str], ContainerRecord | None]
 
 @asynccontextmanager
 async def serving(addresses: Iterable[str], port: int, pki: Path, find: Find) -> AsyncIterator[None]:
-    """Serve for the length of the `with`, to clients that the cluster's authority knows.
-
-    Raises `OSError`: the port is taken.
-    """
+    """Serve for the length of the `with`, to clients of the cluster's authority. Raises `OSError`: port is taken."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.certificate(pki, "ca"))
     context.verify_mode = ssl.CERT_REQUIRED
     server = certificates.SERVER

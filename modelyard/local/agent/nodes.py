@@ -31,8 +31,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Addresses:
-    """Pod addresses of one prefix (`127.20` gives 127.20.1.1 to 127.20.127.254; those above are Services'). A freed
-    one is reused last."""
+    """Pod addresses of one prefix: `127.20` gives 127.20.1.1 to 127.20.127.254. A freed one is reused last."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -64,7 +63,6 @@ class Addresses:
         return True
 
     def free(self, address: str) -> None:
-        """Give an address back."""
         self._taken.discard(address)
 
 
@@ -149,10 +147,7 @@ class NodeKeeper:
         self._heartbeat = heartbeat
 
     async def register(self) -> None:
-        """Create or update every Node and its lease, and remove Nodes of an earlier configuration.
-
-        Raises `ClusterError`: the API refuses or cannot be reached.
-        """
+        """Create or update every Node and its lease, and remove other Nodes of ours. Raises `ClusterError`."""
         for name in self._groups:
             await self._register(name)
             await self._renew(name)

@@ -78,7 +78,6 @@ class PodRunner:
 
     @property
     def described(self) -> str:
-        """Namespace and name, for messages."""
         return f"{self.record.namespace}/{self.record.name}"
 
     def config_map_changed(self, namespace: str, name: str) -> None:
@@ -94,10 +93,7 @@ class PodRunner:
                 except (CannotMount, OSError, ValueError) as error:
                     logger.warning("pod %s: volumes cannot be refreshed: %s", self.described, error)
 
-    # What the API says
-
     def update(self, pod: Object) -> None:
-        """The pod object changed."""
         if _revision(pod) < _revision(self._pod):
             # From before our own last write of the status, which is on its way.
             return
@@ -107,14 +103,10 @@ class PodRunner:
         self._dirty.set()
 
     def vanished(self) -> None:
-        """The pod object is gone."""
         self._vanished = True
         self._deleted.set()
 
-    # Life
-
     async def run(self) -> None:
-        """Live until the pod is deleted and everything of it has ended."""
         phase = (self._pod.get("status") or {}).get("phase")
         if phase in ("Succeeded", "Failed") and not self.record.processes():
             # Finished under an earlier agent: nothing to run, only its deletion to await.
@@ -185,8 +177,6 @@ class PodRunner:
         self._services.records.remove(self.record.uid)
         self._services.addresses.free(self.record.address)
 
-    # Containers
-
     def _container(self, spec: Object, restart_policy: str) -> ContainerRunner:
         name = str(spec["name"])
         record = self.record.containers.setdefault(name, ContainerRecord())
@@ -204,8 +194,7 @@ class PodRunner:
         return ContainerRunner(spec, restart_policy, record, place)
 
     def _adopt(self) -> None:
-        status = self._pod.get("status") or {}
-        known = {entry["name"]: entry for entry in status.get("containerStatuses") or []}
+        known = {entry["name"]: entry for entry in (self._pod.get("status") or {}).get("containerStatuses") or []}
         for container in [*self._init, *self._main]:
             last = known.get(container.name) or {}
             container.adopt(started=bool(last.get("started")), ready=bool(last.get("ready")))
@@ -242,8 +231,6 @@ class PodRunner:
         # The loop keeps only weak references to tasks.
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    # Status
 
     def _views(self, containers: Sequence[ContainerRunner], policy: str, *, init: bool) -> list[ContainerView]:
         def restarts(container: ContainerRunner) -> bool:

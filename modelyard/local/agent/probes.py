@@ -32,7 +32,6 @@ class ProbeTiming:
 
     @classmethod
     def of(cls, probe: Object) -> ProbeTiming:
-        """Read a probe of a container."""
         return cls(
             initial_delay=float(probe.get("initialDelaySeconds") or 0),
             period=float(probe.get("periodSeconds") or 10),
@@ -67,10 +66,7 @@ class ProbeFailure(Exception):
 
 
 async def probe_once(probe: Object, target: ProbeTarget, session: aiohttp.ClientSession, timeout: float) -> None:
-    """Run a probe (or a lifecycle handler, which has the same forms) once.
-
-    Raises `ProbeFailure`: it failed or took longer than `timeout` seconds.
-    """
+    """Run a probe or lifecycle handler. Raises `ProbeFailure`: it failed or took longer than `timeout` seconds."""
     try:
         async with asyncio.timeout(timeout):
             if "httpGet" in probe:

@@ -50,7 +50,6 @@ class PodRecord(BaseModel):
     containers: dict[str, ContainerRecord] = Field(default_factory=dict, description="init containers included")
 
     def processes(self) -> list[ProcessIdentity]:
-        """Processes that may still run."""
         return [container.process for container in self.containers.values() if container.process is not None]
 
 
@@ -64,12 +63,10 @@ class RecordStore:
         return self._folder / f"{uid}.json"
 
     def save(self, record: PodRecord) -> None:
-        """Write one pod's record."""
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path(record.uid), record.model_dump_json())
 
     def remove(self, uid: str) -> None:
-        """Forget a pod."""
         self._path(uid).unlink(missing_ok=True)
 
     def all(self) -> Iterator[PodRecord]:

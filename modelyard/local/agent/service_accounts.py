@@ -16,7 +16,6 @@ from modelyard.local.certificates import kubeconfig
 
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 KUBECONFIG = "kubeconfig"
-"""Name of the kubeconfig in the folder."""
 _TOKEN_SECONDS = 365 * 86_400
 """Lifetime to which the API server extends tokens of pods: none is renewed before its container restarts."""
 

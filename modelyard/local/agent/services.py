@@ -158,7 +158,6 @@ class Services:
         self._dirty = asyncio.Event()
 
     def handle(self, kind: str, service: Object) -> None:
-        """An event of the watch over Services."""
         if kind == "DELETED":
             self._services.pop(service["metadata"]["uid"], None)
         elif kind in ("ADDED", "MODIFIED"):
@@ -166,7 +165,6 @@ class Services:
         self.changed()
 
     def changed(self) -> None:
-        """Services or pods are not what they were."""
         self._dirty.set()
 
     async def run(self) -> None:

@@ -84,8 +84,7 @@ def phase(init: Sequence[ContainerView], main: Sequence[ContainerView], restart_
         return "Running"
     ends = [view.record.terminated for view in main]
     if all(ended is not None and not view.restarts for ended, view in zip(ends, main, strict=True)):
-        failed = any(ended is not None and ended.exit_code != 0 for ended in ends)
-        return "Failed" if failed else "Succeeded"
+        return "Failed" if any(ended is not None and ended.exit_code != 0 for ended in ends) else "Succeeded"
     if any(ended is not None or view.record.last is not None for ended, view in zip(ends, main, strict=True)):
         return "Running"
     return "Pending"

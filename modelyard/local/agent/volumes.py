@@ -130,8 +130,7 @@ class PodVolumes:
             return ""
         with suppress(OSError), log.open("rb") as stream:
             stream.seek(max(since, log.stat().st_size - _MOST_LOG))
-            lines = stream.read().decode("utf-8", "replace").splitlines(keepends=True)
-            return "".join(lines[-_MOST_LINES:])
+            return "".join(stream.read().decode("utf-8", "replace").splitlines(keepends=True)[-_MOST_LINES:])
         return ""
 
     async def _account(self, container: Object, renew: bool) -> Path:
@@ -245,10 +244,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 async def keep_claims(cluster: Cluster, root: Path) -> None:
-    """Give every claim of no class (or of the class modelyard-local) a volume and a folder, without end.
-
-    Kubernetes binds the two; when a claim is deleted, its volume and its folder go as well.
-    """
+    """Without end, give claims of no class (or of modelyard-local) a volume and a folder, removed with them."""
     while True:
         try:
             async with aclosing(cluster.watch(PERSISTENT_VOLUME_CLAIMS)) as events:

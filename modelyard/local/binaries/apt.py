@@ -70,14 +70,10 @@ class Apt:
         self._options = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
 
     def update(self) -> None:
-        """Fetch the package lists."""
         self._run("apt-get", "update", "--error-on=any")
 
     def source_version(self, package: str, prefix: str) -> str:
-        """The newest version of a source package that begins with `prefix`.
-
-        Raises `BinaryNotFound`: the machine's package sources have none.
-        """
+        """Newest version of a source package that begins with `prefix`. Raises `BinaryNotFound`: there is none."""
         shown = self._run("apt-cache", "showsrc", package)
         versions: list[str] = re.findall(rf"(?m)^Package: {re.escape(package)}$(?:\n.+)*?\nVersion: (\S+)$", shown)
         matching = sorted(version for version in versions if version.startswith(prefix))

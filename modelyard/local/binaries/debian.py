@@ -50,10 +50,7 @@ _SPACE_PACKAGES = 500 * 1024**2
 
 
 def obtain(names: Iterable[str], progress: Callable[[str], None]) -> None:
-    """Put programs into the cache. The caller holds the cache's lock.
-
-    Raises `BinaryNotFound`: this is no Debian 12, or a step failed; the message says which.
-    """
+    """Put programs into the cache, whose lock the caller holds. Raises `BinaryNotFound`, naming what failed."""
     wanted = list(names)
     packaged = [name for name in wanted if name in _PACKAGED]
     compiled = [name for name in PROGRAMS if name in wanted]
@@ -150,7 +147,6 @@ class KubernetesBuild:
             self._run([program, "-p1", "--batch", "-i", str(patches / name)], f"applying Debian's {name}")
 
     def generate_openapi(self) -> None:
-        """Generate the OpenAPI definitions of every tagged package."""
         generator = self._scratch / "openapi-gen"
         self._run(
             [str(self._go), "build", "-trimpath", "-o", str(generator), "./vendor/k8s.io/kube-openapi/cmd/openapi-gen"],

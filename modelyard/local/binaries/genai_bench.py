@@ -1,5 +1,4 @@
-"""genai-bench in a virtual environment of its own, made once: it patches the standard library, and wants other packages
-than ours."""
+"""genai-bench in its own virtual environment, made once: it patches the standard library and needs other packages."""
 
 from __future__ import annotations
 
@@ -19,10 +18,7 @@ _INTERPRETERS = ("python3.12", "python3.11")
 
 
 def ensure(version: str, progress: Callable[[str], None]) -> Path:
-    """The program of this version, installed into our cache where it is not there yet.
-
-    Raises `BinaryNotFound`: it cannot be installed; the message says what was tried.
-    """
+    """Program of this version, installed into our cache if missing. Raises `BinaryNotFound`, saying what was tried."""
     folder = paths.cache_dir() / f"genai-bench-{version}"
     executable, whole = folder / "bin" / "genai-bench", folder / "whole"
     if whole.exists():

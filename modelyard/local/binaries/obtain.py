@@ -22,10 +22,7 @@ _CHOICES = ("auto", "release", "debian", "none")
 
 
 def ensure(names: Iterable[str], progress: Callable[[str], None]) -> dict[str, Path]:
-    """Path of every named program (of `SERVERS`), obtaining what is missing; `progress` is told what takes long.
-
-    Raises `BinaryNotFound`: a program is neither here nor to be had; the message says what was tried.
-    """
+    """Return the paths of programs of `SERVERS`, obtaining missing ones. Raises `BinaryNotFound`: what was tried."""
     wanted = list(names)
     found, missing = _search(wanted)
     if not missing:
@@ -45,8 +42,7 @@ def ensure(names: Iterable[str], progress: Callable[[str], None]) -> dict[str, P
 
 
 def _search(names: list[str]) -> tuple[dict[str, Path], list[str]]:
-    located = {name: locate(name) for name in names}
-    found = {name: path for name, path in located.items() if path is not None}
+    found = {name: path for name in names if (path := locate(name)) is not None}
     return found, [name for name in names if name not in found]
 
 

@@ -1,7 +1,4 @@
-"""Our cache of programs: one file each, put there whole or not at all, and a manifest of where they came from.
-
-Also how a person who waits for a program to get there is told how far it is.
-"""
+"""Our cache of programs, each installed whole or not at all, with a manifest of origins; and progress of long jobs."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ _TICK = 15.0
 
 
 def install(name: str, program: Path, source: str) -> Path:
-    """Move a finished program into the cache, from any file system, and note its `source` in the manifest.
-
-    A reader sees the whole file or none.
-    """
+    """Move a finished program into the cache, from any file system, in one step; note its `source` in the manifest."""
     folder = paths.binaries_dir()
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / name
@@ -63,10 +57,7 @@ def read_manifest() -> dict[str, dict[str, str]]:
 
 @contextmanager
 def exclusively(waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the cache's lock, so that of several processes one obtains programs and the others then find them.
-
-    `waiting` is called once when another process holds the lock.
-    """
+    """Hold the cache's lock, so that one process obtains programs for all; `waiting` is called once if it is taken."""
     paths.cache_dir().mkdir(parents=True, exist_ok=True)
     descriptor = os.open(paths.cache_dir() / "obtain.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -82,10 +73,7 @@ def exclusively(waiting: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for downloads and builds, removed at the end; what a killed predecessor left goes first.
-
-    To be used under `exclusively` only.
-    """
+    """Folder for downloads and builds, removed at the end. Removes those of others: only under `exclusively`."""
     for left in paths.cache_dir().glob(f"{_SCRATCH}*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
@@ -106,7 +94,6 @@ class Stages:
 
     @contextmanager
     def stage(self, what: str) -> Iterator[None]:
-        """Announce a stage, and say how long it took."""
         self._number += 1
         label = f"[{self._number}/{self._total}] {what}"
         begun = time.monotonic()

@@ -80,7 +80,6 @@ def configuration(cluster: ClusterContext) -> dict[str, Any]:
 
 
 def _discovery(cluster: ClusterContext) -> dict[str, Any]:
-    """Where the pods are learnt from: the API server, or the agent for a Prometheus built without that."""
     if contains(cluster.program("prometheus"), _KUBERNETES_DISCOVERY):
         kubeconfig = str(cluster.paths.kubeconfigs / "prometheus")
         return {"kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": kubeconfig}]}

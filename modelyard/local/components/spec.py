@@ -36,11 +36,9 @@ class ClusterContext:
         return f"{self.pod_prefix}.128.0/17"
 
     def program(self, name: str) -> str:
-        """Path of a program."""
         return self.settings.binaries[name]
 
     def extra(self, component: Component) -> list[str]:
-        """The user's further flags of a component."""
         return self.settings.extra_args.get(component, [])
 
 
@@ -76,10 +74,7 @@ def _pool(ca: Path | None, client: tuple[Path, Path] | None) -> urllib3.PoolMana
 def http_ok(
     url: str, ca: Path | None = None, *, client: tuple[Path, Path] | None = None, contains: str = ""
 ) -> Callable[[], None]:
-    """A check that `url` answers 200, with `contains` in its text.
-
-    `ca` is the authority to verify an HTTPS server by, `client` the certificate and key to show.
-    """
+    """Check that `url` answers 200 with `contains` in its text; `ca` verifies it, `client` is a certificate and key."""
 
     def check() -> None:
         try:
@@ -126,10 +121,7 @@ def _output(program: str, flag: str) -> str:
 
 
 def version(program: str) -> Version:
-    """Version of etcd, Prometheus or a Kubernetes server.
-
-    Raises `LocalClusterError`: the program does not run or does not tell its version.
-    """
+    """Version of etcd, Prometheus or a Kubernetes server. Raises `LocalClusterError`: it does not run or say."""
     found = parse_version(_output(program, "--version"))
     if found is None:
         raise LocalClusterError(f"{program} --version names no version; remove or replace that program")
