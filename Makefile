@@ -71,7 +71,7 @@ check: $(STAMP) ## formatting, lint, types, layers, generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m modelyard.resources.crd --check
+	@$(BIN)/python -m modelyard.resources --check
 	@$(BIN)/python -m modelyard.monitoring --check
 
 format: $(STAMP) ## format and fix what can be fixed
@@ -82,7 +82,7 @@ soak: $(STAMP) ## the fleet under load while everything is killed in turn (MINUT
 	@$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 crds: $(STAMP) ## generate config/crd from the models
-	@$(BIN)/python -m modelyard.resources.crd
+	@$(BIN)/python -m modelyard.resources
 
 monitoring: $(STAMP) ## generate dashboards, alerts and monitors
 	@$(BIN)/python -m modelyard.monitoring
