@@ -1,4 +1,4 @@
-"""How many replicas the metrics ask for. Pure. Source: Kthena autoscaler reference, "Recommended replicas"."""
+"""Replicas that the metrics ask for. Pure. Source: Kthena autoscaler reference, "Recommended replicas"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one namespace may ask of a decision, so that no tenant's objects take the time of all. Pure.
+"""Share of one namespace in the work of a decision, so that no tenant takes the time of all. Pure.
 
 Work is counted before it is done, in units of about a tenth of a microsecond: no clock has a say in what is decided.
 """
@@ -16,10 +16,10 @@ BEYOND = "BeyondShare"
 SHARE = 8_000_000
 """Units of one namespace in one decision."""
 SEARCHES = 2_000_000
-"""Of ``WorkBudget``, for each of what its bindings and its variants search for."""
+"""Units of ``WorkBudget`` for the searches of a namespace: its bindings and its variants have as many each."""
 
 TRIALS = 16_000_000
-"""Of ``WorkBudget``, for what its models in one decision try of rules: those that get nothing go on as before."""
+"""Units of ``WorkBudget`` for rules that a namespace's models try in one decision; models beyond it keep theirs."""
 
 
 def refusal(request: WorkRequest) -> str:

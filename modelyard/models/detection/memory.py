@@ -12,7 +12,7 @@ OVERHEAD = 1.2
 
 
 class MemoryFit(NamedTuple):
-    """Whether a model fits, ``None`` where too little is known of it to say; ``reason`` is the arithmetic in words."""
+    """True where a model fits, ``None`` where too little of it is known; ``reason`` is the arithmetic in words."""
 
     fits: bool | None
     reason: str

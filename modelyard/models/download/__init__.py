@@ -1,4 +1,4 @@
-"""What runs in a Job on a node: download, verify and remove a model's files."""
+"""Work of a Job on a node: download, verify and remove a model's files."""
 
 from modelyard.models.download import node
 from modelyard.models.download.filters import FileRules

@@ -1,4 +1,4 @@
-"""Where files come from: every source lists them, pinned to an immutable revision, and reads a range of one."""
+"""Sources of files: each lists them, pinned to an immutable revision, and reads a range of one."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def check_host(url: str, public: bool = False) -> str:
 
 
 _METADATA = frozenset(map(ip_address, ("fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")))
-"""Of AWS, Alibaba, Oracle and Azure; the others are link-local."""
+"""Addresses of AWS, Alibaba, Oracle and Azure; the others are link-local."""
 _METADATA_NAMES = frozenset(
     ("metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal")
 )

@@ -11,7 +11,7 @@ _CLAIM = re.compile(
 
 
 class Claim(NamedTuple):
-    """Who may work on an object: a run by its idempotency key, at what (a fingerprint), how often tried, since when."""
+    """Right of a run (by its idempotency key) to work on an object as of a fingerprint, by attempt and time."""
 
     run: str
     fingerprint: str

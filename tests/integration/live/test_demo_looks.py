@@ -1,4 +1,4 @@
-"""What the demonstration sees of a cluster: no value scraped long ago, and nothing while Prometheus is away."""
+"""Observations of a cluster by the demonstration: no value scraped long ago, and nothing while Prometheus is away."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ NEEDED = {
 SHORT = {"shift_seconds": 15, "early_end_seconds": 2}
 """What a user may set in the form of a shift."""
 LESS = {"replay": {"minutes": 2}}
-"""What a user may set in other forms: a whole replay takes long."""
+"""Parameters that a user may set in other forms: a whole replay takes long."""
 
 
 def written(folder: Path, cron: bool = False) -> Path:

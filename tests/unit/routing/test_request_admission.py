@@ -1,4 +1,4 @@
-"""What requests in progress may have of a router."""
+"""Admission of requests in progress to a router."""
 
 from __future__ import annotations
 
