@@ -1,4 +1,4 @@
-"""TODO"""
+"""Policy bindings, their targets, pods and measured values, read from Kubernetes objects. Pure."""
 
 from modelyard.autoscaling.reading.bindings import objects
 from modelyard.autoscaling.reading.bindings.gauges import Gauges, PolicyCollector, gauges_of
